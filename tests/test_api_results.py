@@ -32,7 +32,7 @@ from detector.core.stages.between.base import Stage
 from tests.conftest import CHECKOUT
 from tests.fakes import supervision_module
 
-# scripts/test installs supervision there, so that other tests do not see its dependencies.
+# scripts/test installs the library supervision here. Other tests do not see its dependencies.
 SUPERVISION = Path(sys.prefix, "supervision")
 CLIP = CHECKOUT / "videos" / "street.mp4"
 

@@ -44,7 +44,7 @@ def machine(request, monkeypatch):
 
 
 def cells_answer(classes: int = 3, rows: bool = False) -> np.ndarray:
-    """Return [1, 4 + classes, cells] or its transpose. Two cells have boxes, one a low score."""
+    """Return [1, 4 + classes, cells] or its transpose. BOX is in two cells; one has a low score."""
     answer = np.zeros((1, 4 + classes, CELLS), np.float32)
     answer[0, :4, 5] = answer[0, :4, 9] = BOX
     answer[0, 4 + 1, 5], answer[0, 4, 9] = 0.75, 0.125
@@ -81,12 +81,12 @@ def found_in(network, engine_options=None):
         (finished_answer(), {"names": NAMES, "end2end": True}, "plan (end-to-end)", 2, False),
         # The shape alone shows that these are finished detections.
         (finished_answer(), {"names": NAMES}, "plan (end-to-end)", 2, False),
-        # These rows also fit cells with two classes. Only the header shows that they are finished.
+        # [1, 84, 6] could also be 84 cells with two classes. Only the header says "end2end".
         (finished_answer(CELLS), {"names": NAMES, "end2end": True}, "plan (end-to-end)", 2, False),
     ],
     ids=["anchor-free", "rows", "nms", "end2end", "shape", "cells"],
 )
-def test_header_or_shape_gives_head(machine, tmp_path, answer, header, family, class_id, nms, half):
+def test_header_or_shape_shows_head(machine, tmp_path, answer, header, family, class_id, nms, half):
     network = open_network(file_of(machine, tmp_path, answer, {**HEADER, **header}, half=half))
     assert (network.family, network.needs_nms) == (family, nms)
     assert network.names == ("ant", "bee", "cat")
@@ -106,8 +106,8 @@ def test_header_or_shape_gives_head(machine, tmp_path, answer, header, family, c
     np.testing.assert_allclose(row[:, :4], [BOX])
 
 
-def test_number_of_rows_distinguishes_one_class_from_finished_detections(machine, tmp_path):
-    """[1, N, 6] has one class if N is 3 times the number of cells, else finished detections."""
+def test_number_of_rows_tells_whether_detections_are_finished(machine, tmp_path):
+    """[1, N, 6] with 3 rows for each cell is a head with one class. 300 rows are detections."""
     names = {"names": {"0": "ant"}}
     rows = np.zeros((1, 3 * CELLS, 6), np.float32)
     rows[0, 7] = [*BOX, 0.75, 1]
@@ -122,7 +122,7 @@ def test_number_of_rows_distinguishes_one_class_from_finished_detections(machine
     ("ends", "model", "names", "class_id"),
     [
         ([0.25, 0.75], "RT-DETR-l", ["ant", "bee"], 1),
-        # The header does not name two classes, so the last two values are score and class.
+        # With three classes, the last two values cannot be class scores: they are score and class.
         ([0.75, 2], "rtdetr-l", ["ant", "bee", "cow"], 2),
     ],
 )
@@ -167,7 +167,7 @@ def test_bare_plan_of_yolov4_has_corners_and_scores(machine, tmp_path):
 
 
 @pytest.mark.slow
-def test_classes_of_a_bare_plan_are_numbers_or_cocos_names(machine, tmp_path):
+def test_bare_plan_has_numbered_classes_or_the_names_of_coco(machine, tmp_path):
     network = open_network(file_of(machine, tmp_path, cells_answer(), None))
     assert (network.family, network.names) == ("plan (anchor-free)", ("class0", "class1", "class2"))
     network = open_network(file_of(machine, tmp_path, finished_answer(), None))
@@ -231,7 +231,7 @@ def test_stride_is_the_largest_in_the_header_or_32(machine, tmp_path, header, st
         ),
     ],
 )
-def test_unfit_header_is_refused_in_one_line(machine, tmp_path, header, message):
+def test_header_that_does_not_fit_is_refused_in_one_line(machine, tmp_path, header, message):
     file = file_of(machine, tmp_path, cells_answer(), {**HEADER, "names": NAMES, **header})
     with pytest.raises(ModelError, match=message) as caught:
         open_network(file)
@@ -243,7 +243,7 @@ def test_unfit_header_is_refused_in_one_line(machine, tmp_path, header, message)
 @pytest.mark.parametrize(
     "names", [None, {"0": "ant", "2": "bee"}, {"names": {}}, 7, "['ant', 'bee', 'cat']"]
 )
-def test_names_may_be_a_list_as_text_and_invalid_names_count_as_absent(machine, tmp_path, names):
+def test_names_are_read_from_the_text_of_a_list_and_ignored_if_invalid(machine, tmp_path, names):
     network = open_network(file_of(machine, tmp_path, cells_answer(), {**HEADER, "names": names}))
     listed = "cat" in str(names)
     assert network.names == (("ant", "bee", "cat") if listed else ("class0", "class1", "class2"))

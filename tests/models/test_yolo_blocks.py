@@ -1,4 +1,4 @@
-"""Each block's outputs equal those of plain numpy code. Names and counts are right."""
+"""Blocks give the outputs of plain numpy code. Names of layers and counts of weights are right."""
 
 from __future__ import annotations
 
@@ -352,7 +352,7 @@ def packaged_text(name: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ["yolov5n", "yolov7-tiny"])
-def test_batch_equals_single_pictures_and_random_outputs_stay_in_range(engine, name):
+def test_batch_equals_single_pictures_and_outputs_stay_in_range(engine, name):
     pictures = np.random.default_rng(1).integers(0, 256, (2, 64, 96, 3), np.uint8)
     both = run_once(
         open_network(f"{name}.yaml", random_seed=3, size=(64, 96), batch=2), pictures, engine
@@ -376,8 +376,8 @@ def test_seed_determines_the_network():
     assert "(seed 1)" in first.warnings[-1]
 
 
-def test_class_random_numbers_folds_pictures_like_focus():
-    """Focus joins even columns, then odd columns; of each, the even rows, then the odd rows."""
+def test_picture_is_folded_in_the_order_of_focus():
+    """Focus joins the even columns, then the odd ones. In each, even rows come before odd rows."""
     x = np.arange(3 * 4 * 6, dtype=np.float32).reshape(3, 4, 6)
     values = SimpleNamespace(_values={"picture": x})
     folded = SimpleNamespace(name="f", folded=SimpleNamespace(name="picture"))

@@ -147,7 +147,7 @@ def test_network_of_bare_tensors_is_found_among_the_packaged_ones(tmp_path, suff
 
 
 @pytest.mark.slow
-def test_error_for_tensors_of_no_packaged_network_says_what_to_give(tmp_path):
+def test_error_for_unknown_tensors_says_which_option_to_give(tmp_path):
     path = saved(tmp_path / "mine.pt", tensors_of())
     with pytest.raises(ModelError, match=r"--weights mine\.pt"):
         open_network(str(path))
@@ -232,7 +232,7 @@ def test_class_names_are_read_from_the_checkpoint(tmp_path, stored, names):
     assert network.warnings == []
 
 
-def test_wrong_number_of_names_is_not_used(tmp_path):
+def test_stored_names_are_ignored_if_their_number_is_wrong(tmp_path):
     path = saved(tmp_path / "x.pt", {"model": whole(names=["a", "b", "c"])})
     network = open_network(str(path), size=SIZE)
     assert network.names == ("class0", "class1")

@@ -76,7 +76,7 @@ def raw(several: bool = False) -> Export:
     maps = []
     for stride in (8, 16, 32):
         bias = np.full(CLASSES, -9.0)
-        if stride == 8:  # scores in 64 cells; only the first has a box
+        if stride == 8:  # 64 cells have scores, but only the first has a box
             bias[2] = 2.0
             bias[5] = 1.0 if several else -9.0
         weights = np.zeros((CLASSES, 3, stride, stride))

@@ -38,7 +38,7 @@ from tests.sources.clips import write_video
 STREET = CHECKOUT / "videos" / "street.mp4"
 # The canvas of the packaged model, (height, width).
 OWN = catalogue.known_model("street").canvases[0]
-AT = (256, 416)  # own canvas of the model in test_canvas_follows_picture_shape
+AT = (256, 416)  # the model's own canvas in test_canvas_follows_picture_shape
 
 
 def of_shape(width: int, height: int) -> tuple[int, int]:
@@ -102,7 +102,7 @@ def input_of(result: RunResult) -> tuple[int, int]:
         (2560, 1080, (224, 480)),  # 21:9
         (1000, 100, (96, 960)),  # a panorama of 10:1
         (100, 1000, (960, 96)),
-        (8000, 1, (96, 1152)),  # at least three cells high
+        (8000, 1, (96, 1152)),  # each side has at least 96 pixels
         (1, 1, (320, 320)),
     ],
 )
@@ -112,7 +112,7 @@ def test_canvas_follows_picture_shape(width: int, height: int, expected: tuple[i
 
 @pytest.mark.parametrize("own", [AT, (192, 320), (352, 608), (640, 640)])
 @pytest.mark.parametrize("shape", [(16, 9), (4, 3), (1, 1), (9, 16), (64, 27), (10, 1), (341, 270)])
-def test_chosen_canvas_shows_a_larger_picture_than_other_canvases_of_equal_area(
+def test_no_other_canvas_of_equal_area_shows_a_larger_picture(
     own: tuple[int, int], shape: tuple[int, int]
 ) -> None:
     height, width = input_of_shape(own, 32, *shape)

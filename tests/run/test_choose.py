@@ -138,9 +138,7 @@ def test_choice_without_a_record_is_the_highest_ranked_engine_in_fp32(tmp_path):
 
 
 @both
-def test_record_applies_to_the_same_machine_model_input_settings_and_library(
-    tmp_path, monkeypatch, by
-):
+def test_record_applies_only_if_machine_model_and_settings_are_the_same(tmp_path, monkeypatch, by):
     record(by, tmp_path)
     assert choose_engine(tmp_path)[:2] == ("openvino", "int8")
     for other in (
@@ -266,7 +264,7 @@ def test_fastest_row_that_agrees_is_chosen(tmp_path):
         row("ort", "int8", 28, 29, 30, 0.94),  # agreement below the budget
         row("ort", "int8", 28, 29, 30, None),  # unknown agreement, since nothing was detected
         row("null", "int8", 900, 900, 900),  # ``auto`` never chooses this engine
-        row("torch", "int8", 900, 900, 900),  # from an older version, whose torch ran int8
+        row("torch", "int8", 900, 900, 900),  # from an older version, in which torch ran int8
         row("ort", "int8", 28, 29, 30, batch=8),  # another batch size
         row("ort", "int8", 28, 29, 30, error="it crashed"),
     ],
@@ -276,7 +274,7 @@ def test_unsuitable_row_is_never_chosen(tmp_path, other):
     assert choose_engine(tmp_path)[:2] == ("ort", "fp32")
 
 
-def test_default_is_chosen_with_the_reason_if_nothing_was_faster(tmp_path):
+def test_reason_says_that_nothing_was_faster_than_the_default(tmp_path):
     record_compare(tmp_path, DEFAULT, row("torch", "fp32", 5, 6, 7))
     assert choose_engine(tmp_path)[2].startswith("engine ort, fp32: nothing")
 
@@ -324,7 +322,7 @@ def test_higher_budget_excludes_a_row(tmp_path):
     assert strict.config.runtime.engine == "ort"
 
 
-def test_run_of_the_same_kind_takes_tuned_settings_with_a_reason(tmp_path):
+def test_source_of_the_same_kind_gets_tuned_settings_and_a_reason(tmp_path):
     record_tune(tmp_path)
     choice = choose_config(tmp_path)
     assert dict(choice.tuned) == SETTINGS
@@ -372,7 +370,7 @@ def test_option_given_by_the_user_overrides_tuned_settings(tmp_path):
     assert (choice.config.output.quality, choice.config.output.crf) == (None, 30.0)
 
 
-def test_newest_tuning_of_the_kind_applies(tmp_path):
+def test_newest_tuning_for_this_kind_of_source_applies(tmp_path):
     record_tune(tmp_path)
     record_tune(tmp_path, settings={"queue_batches": 4, "turbo": True})  # turbo is unknown
     record_tune(tmp_path, kind="640x360 h264", settings={"queue_batches": 2})
@@ -404,7 +402,7 @@ def test_undo_removes_only_tunings_of_this_machine(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"batch": 4}, {"concurrency": 2, "threads": 1}], ids=str)
 def test_run_uses_tuned_settings(tmp_path, monkeypatch, settings):
-    """Use a real engine, because its graph has the batch size, and it opens the requests."""
+    """Use a real engine: it must run the tuned batch size and the tuned number of requests."""
     monkeypatch.undo()
     from detector.core.run.detect import detect
     from detector.core.run.reading import SourceReading

@@ -36,8 +36,8 @@ def test_default_job_writes_only_a_key_to_an_empty_home(tmp_path: Path, engine: 
     for folder in (home, place, temporary):
         folder.mkdir()
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(temporary)}
-    environment[SWITCH] = "1" if engine == "ort" else "0"  # self-timing must not write into HOME
-    environment["OMP_WAIT_POLICY"] = "PASSIVE"  # waiting threads must not occupy another core
+    environment[SWITCH] = "1" if engine == "ort" else "0"  # with ort, test self-timing too
+    environment["OMP_WAIT_POLICY"] = "PASSIVE"  # threads that wait must not keep a core busy
     command = [sys.executable, "-m", "detector", str(CLIP), "--frames", "2", "--engine", engine]
     done = subprocess.run(
         [*command, "--quiet", "--engines-dir", str(tmp_path / "engines")],
@@ -58,7 +58,7 @@ def test_default_job_writes_only_a_key_to_an_empty_home(tmp_path: Path, engine: 
 
 @pytest.fixture
 def unwritable(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a default folder that even root cannot create, since it is below a file."""
+    """Set a default folder that even root cannot create: it is below a file."""
     folder = Path("/dev/null/detect-video/engines")
     monkeypatch.setattr(store, "default_folder", lambda: folder)
     store.temporary_folder.cache_clear()
@@ -200,7 +200,7 @@ def test_unwritable_requested_session_raises_an_error(read_only: Path) -> None:
     assert list((read_only / "open").iterdir()) == []
 
 
-def test_file_in_place_of_the_folder_runs_raises_output_error(
+def test_file_named_runs_raises_an_output_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Pictures given by name, by pattern or with videos: their sources, outputs, reduced decoding."""
+"""Pictures given by name, by pattern or among videos: sources, outputs and reduced decoding."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def outputs(result: RunResult) -> list[dict[str, str]]:
     return [dict(source.outputs) for source in result.summary.each]
 
 
-def test_pictures_expanded_by_the_shell_are_one_source() -> None:
+def test_pictures_of_a_pattern_expanded_by_the_shell_are_one_source() -> None:
     typed = [picture(f"P/img{n}.png") for n in (1, 10, 2)]
     (paths,) = outputs(run(*typed))
     assert paths == {"pictures": "P-null-detected", "jsonl": "P-null-detected.jsonl"}
@@ -182,7 +182,7 @@ def test_numbered_pattern_without_pictures_is_refused(missing: str) -> None:
         run(missing)
 
 
-def test_existing_file_named_like_a_pattern_is_that_file() -> None:
+def test_existing_file_named_like_a_pattern_is_read() -> None:
     picture("a_%04d.png")
     picture("a_0001.png")
     with sources.open("a_%04d.png") as source:

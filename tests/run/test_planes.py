@@ -135,7 +135,7 @@ main()
     ],
     ids=str,
 )
-def test_outputs_that_need_no_bgr_convert_no_picture(
+def test_no_picture_is_converted_for_outputs_without_bgr(
     clip: Path, tmp_path: Path, conversions: list[Planes], options: dict[str, Any]
 ) -> None:
     assert pixels_of(run(clip, tmp_path, **options)) == "yuv420p"
@@ -220,7 +220,7 @@ def test_video_formats_without_yuv_420_convert_every_picture(
 def test_crops_convert_only_the_frames_with_detections(
     tmp_path: Path, conversions: list[Planes]
 ) -> None:
-    """Crops show the picture without drawn boxes, and the video is drawn in planes."""
+    """The video is drawn in planes. Only crops, which show the picture without boxes, need BGR."""
     log = DetectionLog()
     summary = run(
         STREET, tmp_path, Hooks(detected=log), "ort", save=("video", "crops"), frames=6, conf=0.5
@@ -305,14 +305,14 @@ def test_planes_and_bgr_give_the_same_detections_and_colours(
         for log, summary in (planes, bgr)
     )
     assert ours[0] > theirs[0], (ours, theirs)
-    # The encoder may change a grey clip's chroma by a level or two. Above 60 dB (at most one pixel
-    # in fifteen is off by one level), no loss counts.
+    # The encoder may change a grey clip's chroma by a level or two. We ignore losses above 60 dB,
+    # where at most one pixel in fifteen is off by one level.
     assert all(ours[i] > min(theirs[i] - 0.5, 60) for i in (1, 2)), (ours, theirs)
 
 
 def share_of_matches(ours: list[Detections], theirs: list[Detections]) -> float:
-    """Return the share of detections above the threshold that have a match in the other list, even
-    if the match is below the threshold."""
+    """Return the share of detections above the threshold that have a match in the other list. The
+    match may be below the threshold."""
     count = matched = 0
     for our_frame, their_frame in zip(ours, theirs, strict=True):
         for these, those in ((our_frame, their_frame), (their_frame, our_frame)):

@@ -89,7 +89,7 @@ def test_detections_with_rect_are_the_same_as_for_each_picture_alone(
 
 
 @pytest.mark.slow
-def test_output_maps_of_five_shapes_give_the_results_of_single_pictures(tmp_path: Path) -> None:
+def test_yolov5n_detects_the_same_with_rect_as_in_single_pictures(tmp_path: Path) -> None:
     model = str(random_checkpoint(tmp_path / "yolov5n.pt"))
     options = {"model": model, "engine": "ort", "size": "320", "threads": 1}
     (tmp_path / "cut").mkdir()
@@ -185,7 +185,7 @@ def test_least_recently_used_shape_is_closed(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_shape_that_a_request_uses_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three requests may use a shape each, so more than MAX_OPEN are open."""
+    """Each of three requests may use its own shape, so more than MAX_OPEN shapes may be open."""
     opened, log = make_shapes(monkeypatch, most=2, requests=3)
     busy, other, _ = opened.requests
     give_shape(opened, busy, 64)
@@ -233,7 +233,7 @@ def test_prepared_shape_is_not_closed_before_it_is_given(monkeypatch: pytest.Mon
 
 
 def test_fewer_shapes_are_open_if_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shapes take 8 MB each. Even in 9 MB three stay open: the first, the used and the next one."""
+    """A shape takes 8 MB. Three stay open even in 9 MB: the first, the one in use and the next."""
     for room in (25_000_000, 9_000_000):
 
         def too_much(size: int, room: int = room) -> str | None:

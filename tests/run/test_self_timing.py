@@ -116,7 +116,7 @@ def choose_engine(network, config):
     return choose.choose(network, config, timed=True)
 
 
-def test_faster_library_is_suggested_at_the_first_run_and_then_only_if_verbose(
+def test_faster_library_is_suggested_once_and_then_only_if_verbose(
     street, ticks, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(_ranking, "suggest_library", lambda device: "install it")
@@ -218,7 +218,7 @@ def some_boxes(count: int, conf: float) -> Detections:
         ({}, 1.0, ("openvino", "bf16")),
         ({("openvino", "bf16"): 18}, 30 / 31, ("ort", "fp32")),
         ({("openvino", "bf16"): float("nan")}, 0.0, ("ort", "fp32")),
-        ({("openvino", "bf16"): 40}, 0.0, ("ort", "fp32")),  # rounding does not double the boxes
+        ({("openvino", "bf16"): 40}, 0.0, ("ort", "fp32")),  # rounding cannot double the boxes
         (dict.fromkeys(SPEEDS, 5), 1.0, ("openvino", "bf16")),  # few boxes: compare low scores, too
         (dict.fromkeys(SPEEDS, 0), None, ("ort", "fp32")),  # nothing to compare
     ],
@@ -312,7 +312,7 @@ def test_timing_applies_to_all_canvases(street, ticks, tmp_path, monkeypatch):
     assert not shapes
 
 
-def test_timing_is_switched_off_in_the_environment(street, ticks, tmp_path, monkeypatch):
+def test_environment_variable_switches_timing_off(street, ticks, tmp_path, monkeypatch):
     monkeypatch.setenv(SWITCH, "0")
     assert choose.find_timing(street, settings(tmp_path)) is None
 
@@ -400,7 +400,7 @@ def test_precision_without_cpu_support_is_not_timed(
 
 
 @pytest.mark.parametrize(("flag", "kind"), [("avx2", NARROW), ("avx512_vnni", "int8-u8")])
-def test_agreement_of_int8_is_for_this_cpu(street, ticks, tmp_path, monkeypatch, flag, kind):
+def test_agreement_of_int8_depends_on_the_cpu(street, ticks, tmp_path, monkeypatch, flag, kind):
     set_flags(monkeypatch, "sse2", flag)
     timing = choose.find_timing(street, settings(tmp_path))
     known = packaged(street, "street-1").result[kind].agreement
@@ -529,7 +529,7 @@ def test_command_and_detector_with_auto_use_the_timing(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_detector_uses_the_timing_of_a_custom_model_in_a_long_run(shared, tmp_path, monkeypatch):
+def test_detector_uses_an_earlier_timing_of_a_custom_model(shared, tmp_path, monkeypatch):
     monkeypatch.setenv(SWITCH, "1")
     monkeypatch.setattr(base, "NVIDIA_DRIVER", Path("/no/driver"))
     monkeypatch.setattr(losses, "LIMIT_S", 100.0)  # allow for a busy machine and a short clip

@@ -253,7 +253,7 @@ def test_joined_parts_have_all_tracks(folder: Path, tmp_path: Path) -> None:
 
 
 def timecode_of(path: Path) -> str:
-    """Return the time code with two digits per number. QuickTime has fewer at some frame rates."""
+    """Return the time code with two digits per number. QuickTime writes fewer at some rates."""
     probed = probe(path)
     places = [probed["format"], *probed["streams"]]
     stored = {key.lower(): text for place in places for key, text in place.get("tags", {}).items()}

@@ -125,7 +125,7 @@ def test_copy_begins_at_the_last_key_frame_before_the_start(clip: Path, tmp_path
     assert sorted(times) == [(400 + 40 * i, 440 + 40 * i) for i in range(5)]
     shown = [time for time, _ in packets(tmp_path / "x.mkv")]
     assert sorted(shown)[:15] == [Fraction(i, 25) for i in range(15)]
-    assert len(shown) <= 15 + 3  # plus pictures that the last ones refer to
+    assert len(shown) <= 15 + 3  # and pictures that the last of the 15 refer to
     begin, end = (
         packets(tmp_path / "x.mkv", "audio")[0][0],
         packets(tmp_path / "x.mkv", "audio")[-1][0],
@@ -183,7 +183,7 @@ def test_source_that_cannot_be_copied_is_refused_with_the_reason(
         with pytest.raises(UsageError, match=why):
             save(source, tmp_path / "x.mkv")
         assert not list(tmp_path.glob("x*"))
-    kind.check_source(str(tmp_path / "nothing.mp4"))  # opening it reports that it is missing
+    kind.check_source(str(tmp_path / "nothing.mp4"))  # a missing file is reported when it is opened
     with pytest.raises(UsageError, match="--only-detections"):
         sinks.open("overlay", tmp_path / "x.mkv", only_detections=True)
     with pytest.raises(UsageError, match=r"\.mkv"):
@@ -204,7 +204,7 @@ def test_aborted_overlay_can_be_played(clip: Path, tmp_path: Path) -> None:
     assert len(packets(partial)) >= 15
 
 
-def test_suffix_mkv_means_overlay_if_option_save_names_overlay() -> None:
+def test_suffix_mkv_selects_the_overlay_only_if_save_names_it() -> None:
     assert sinks.find_by_suffix(".mkv") is sinks.find("video")
     assert sinks.find_by_suffix(".mkv", ["jsonl"]) is sinks.find("video")
     assert sinks.find_by_suffix(".MKV", ["video", "overlay"]) is sinks.find("overlay")
@@ -336,7 +336,7 @@ def test_dot_begins_at_the_corner_of_its_box():
     assert ass._make_dot(layout, 0) == (10, 20, 17, 20, 17, 27, 10, 27)
 
 
-def test_sound_without_dts_is_stored_by_pts():
+def test_pts_of_sound_replaces_a_missing_dts():
     copier = PacketCopier.__new__(PacketCopier)
     copier._dts, copier._shift = {}, {1: 2}
     stream = SimpleNamespace(type="audio")

@@ -229,7 +229,7 @@ def test_full_disk_is_reported_and_leaves_no_final_file(
         for i in range(20_000):
             frame = make_frame(i)
             frame.image = noise[i % 4]
-            # The index of tracks is written when a track ends, so each track here lasts a frame.
+            # The sink of tracks writes only when a track ends, so each track here lasts one frame.
             sink.write(frame, with_scene(one_person(), i))
         sink.close()
 

@@ -32,7 +32,7 @@ def read_times(path: Path) -> list[Fraction]:
         return [frame.pts * frame.time_base for frame in container.decode(video=0)]
 
 
-def test_stream_properties_by_ffprobe(tmp_path: Path) -> None:
+def test_ffprobe_reports_the_expected_stream_properties(tmp_path: Path) -> None:
     write_video(
         tmp_path / "x.mp4", [make_frame(i) for i in range(10)], sample_aspect_ratio=Fraction(16, 11)
     )
@@ -118,7 +118,7 @@ def test_timestamps_are_exact(
 
 
 def test_time_base_of_days_is_shortened(tmp_path: Path) -> None:
-    """A damaged AVI states one frame in 8388609/25 s. A tick of MP4 is at most 1 s."""
+    """A damaged AVI states that a frame lasts 8388609/25 s. A tick of MP4 is at most 1 s."""
     base = Fraction(8388609, 25)
     write_video(tmp_path / "x.mp4", frames_at([0, 1, 2, 3]), time_base=base, fps=1 / base)
     times = read_times(tmp_path / "x.mp4")
@@ -148,7 +148,7 @@ def test_invalid_timestamps_are_replaced_and_noted(
 
 
 @pytest.mark.slow
-def test_long_pause_is_kept_if_read_from_mp4_and_dropped_if_from_ts(tmp_path: Path) -> None:
+def test_long_pause_is_kept_from_mp4_and_dropped_from_ts(tmp_path: Path) -> None:
     """A recorded talk shows one slide for 30 s. In MPEG-TS such a gap means a new clock."""
     pauses = {}
     for name in ("a.mp4", "a.ts"):
@@ -254,7 +254,7 @@ def test_colours_survive_encoding(size: tuple[int, int], tmp_path: Path) -> None
     by_cv2 = cv2.VideoCapture(str(tmp_path / "x.mp4")).read()[1]
     for picture in (decode(tmp_path / "x.mp4", width, height)[1], by_cv2):
         for row in range(2):
-            for column in range(4):  # the middle of each field, as chroma blurs its edges
+            for column in range(4):  # the middle of each patch, because chroma blurs its edges
                 y, x = height // 4 + row * height // 2, width // 8 + column * width // 4
                 assert np.abs(picture[y, x].astype(int) - colours[row * 4 + column]).max() <= 5
 

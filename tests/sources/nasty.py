@@ -51,8 +51,8 @@ def truncated(path: Path, share: float, *options: str) -> None:
 
 
 def corrupt_midstream(path: Path) -> None:
-    """Change every 37th byte between 40 % and 55 % of the file, so that FFmpeg refuses packets and
-    conceals damage in pictures. The structure of a Matroska file is damaged, too."""
+    """Change every 37th byte between 40 % and 55 % of the file. Try offsets until FFmpeg refuses
+    packets and conceals damage in pictures. A Matroska file's structure must be damaged, too."""
     clusters = ("-cluster_time_limit", "400") if path.suffix == ".mkv" else ()
     whole = encode(path, *clusters).read_bytes()
     for shift in range(37):
@@ -71,7 +71,7 @@ def _is_noticed(path: Path) -> bool:
     except av.error.InvalidDataError:
         log = "\n".join(complaints(path))
         return "decoding MB" in log and ("[matroska" in log or path.suffix == ".ts")
-    except IndexError:  # a stream made of noise
+    except IndexError:  # noise that looks like another stream
         pass
     return False
 

@@ -32,8 +32,8 @@ SOUND = ("-f", "lavfi", "-i", f"sine=duration={FRAMES / 25}")
 
 
 def write_parts(path: Path, encoder: Sequence[str], *parts: Sequence[str]) -> Path:
-    """Encode the test picture and a sound with the options of each of ``parts``, and join the
-    results like ``cat``. By default, the times of a part continue those of the part before."""
+    """For each of ``parts``, encode the test picture and a sound with its options. Join the results
+    like ``cat``. By default, the times of a part continue those of the part before."""
     data = b""
     for number, options in enumerate(parts):
         part = path.with_name(f"part-{path.name}")
@@ -58,7 +58,7 @@ def cut_front(whole: Path, path: Path, packets: int) -> None:
 
 
 def open_gop(path: Path, *options: str) -> int:
-    """Write a video that begins with a key frame whose leading pictures refer to missing ones."""
+    """Write a video that begins with a key frame. Its leading pictures lack their references."""
     whole = path.with_name(f"whole-{path.name}")
     ffmpeg(*PICTURES, "-pix_fmt", "yuv420p", *options, whole)
     with av.open(str(whole)) as container:
@@ -72,7 +72,7 @@ def open_gop(path: Path, *options: str) -> int:
 
 
 def longer_sound(path: Path) -> int:
-    """Write a container whose duration is that of its audio track, which outlasts the video."""
+    """Write a video with longer sound. The duration in the container is that of the sound."""
     sound = ["-f", "lavfi", "-i", "sine=duration=3", "-c:a", "aac"]
     ffmpeg(*PICTURES, *sound, "-pix_fmt", "yuv420p", "-c:v", "libx264", path)
     return FRAMES
@@ -119,7 +119,7 @@ def nal(kind: int, payload: bytes) -> bytes:
 
 
 def h264_fields(path: Path) -> int:
-    """Write frames of two field pictures in two packets: 64x64, raw macroblocks."""
+    """Write frames of two field pictures, one in each packet: 64x64, raw macroblocks."""
     sps = Bits().u(8, 77).u(8, 0).u(8, 30).ue(0, 0, 2, 1).u(1, 0).ue(3, 1)
     sps.u(1, 0).u(1, 0).u(1, 1).u(1, 0).u(1, 0)  # fields; no MBAFF; direct 8x8; no crop, no VUI
     pps = Bits().ue(0, 0).u(1, 0).u(1, 0).ue(0, 0, 0).u(1, 0).u(2, 0).ue(0, 0, 0).u(3, 0b000)
@@ -163,7 +163,7 @@ def mpeg2_fields(path: Path) -> int:
 
 
 def n_vop(resolution_bits: int, time: int) -> bytes:
-    """Return a picture of MPEG-4 ASP without content, which repeats the previous one."""
+    """Return an MPEG-4 ASP picture without content. It repeats the previous picture."""
     bits = Bits().u(2, 1).u(1, 0).u(1, 1).u(resolution_bits, time).u(1, 1).u(1, 0)
     bits.text += "0"
     bits.align("1")

@@ -86,7 +86,7 @@ def own_log(monkeypatch):
 
 @pytest.fixture(scope="module")
 def concealed(folder):
-    """H.264 with noise in the second half of two pictures, which the decoder conceals."""
+    """H.264 with noise in the second half of two pictures. The decoder conceals this damage."""
     return damage_packets(write_video(folder / "damaged.mp4", 40, g="40", bf="0"), 20, 30)
 
 
@@ -115,7 +115,7 @@ def test_switching_decoders_gives_the_same_frames_as_pyav_alone(concealed, pixel
 
 
 @pytest.mark.parametrize("pixels", ["bgr", "yuv420p"])
-def test_frame_limit_before_the_damage_is_not_damage(concealed, pixels):
+def test_run_that_ends_before_the_damage_is_not_damaged(concealed, pixels):
     frames, source = read_all(concealed, pixels=pixels, frames=5)
     assert (len(frames), source.damaged) == (5, False)
 
@@ -146,7 +146,7 @@ def test_frames_without_their_reference_are_counted(without_reference, decoder):
 @pytest.mark.slow
 @pytest.mark.parametrize("decoder", ["auto", "av"])
 def test_files_of_bug_reports_have_the_expected_damage(shared, decoder):
-    """HEVC with flipped bits, with a damaged EBML element, with both; an AVI with a Latin-1 tag."""
+    """Three HEVC files (flipped bits, damaged EBML element, both) and an AVI with a Latin-1 tag."""
     for name, count in {"h2.mkv": 50, "k12.mkv": 21, "k15.mkv": 11, "latin1_avi.avi": 50}.items():
         path = shared / "data/attacks" / name
         frames, source = read_all(path, decoder=decoder)
@@ -360,7 +360,7 @@ def test_failed_open_restores_the_log_level(concealed, monkeypatch, decoder, ope
 
 
 def test_concurrent_removals_of_listeners_restore_the_log_level_once(monkeypatch):
-    """A second ``remove_closed`` runs between the check and the lock of the first."""
+    """A second ``remove_closed`` runs after the first has checked and before it takes the lock."""
     log = _complaints.CAUGHT_LOG
     listener = _complaints.Complaints()
 

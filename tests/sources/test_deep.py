@@ -91,7 +91,7 @@ def largest_difference(image: Image, expected: NDArray) -> int:
 @pytest.mark.parametrize(
     ("bits", "channels", "suffix"), covering([8, 10, 12, 14], ["grey", "colour"], [".png", ".tif"])
 )
-def test_samples_that_use_few_of_16_bits_are_stretched_with_a_note(
+def test_samples_of_few_bits_are_stretched_with_a_note(
     bits: int, channels: str, suffix: str, tmp_path: Path
 ) -> None:
     shown = shades() if channels == "colour" else shades()[..., 2]
@@ -203,7 +203,7 @@ def test_grey_on_a_narrow_range_is_stretched(name, dtype, low, high, tmp_path: P
 
 
 def test_grey_range_of_a_video_covers_all_pictures(tmp_path: Path) -> None:
-    """The first pictures show a shutter; equal samples have equal shades in all pictures."""
+    """The first pictures show only a shutter. Equal samples have equal shades in all pictures."""
     stored = [(shades()[..., 2] * 900 + 7500).astype(np.uint16) for _ in range(20)]
     for shutter in stored[:3]:
         shutter[:] = 7500
@@ -225,7 +225,7 @@ def test_grey_range_of_a_video_covers_all_pictures(tmp_path: Path) -> None:
         sources.open(str(tmp_path / "a.mkv"), decoder="opencv")
 
 
-def test_grey_range_of_a_camera_follows_slowly() -> None:
+def test_grey_range_of_a_camera_adapts_slowly() -> None:
     converter, shown = Converter(), []
     for low in [20000] * 3 + [30000] * 200:
         picture = (shades()[..., 2] * 900 + low).astype(np.uint16)
@@ -341,7 +341,7 @@ def test_truncated_tiff_reads_as_none(length: int, tmp_path: Path) -> None:
     assert read_picture(str(tmp_path / "a.tif")) is None
 
 
-def test_cyclic_list_of_pages_ends(tmp_path: Path) -> None:
+def test_reading_a_cyclic_list_of_pages_ends(tmp_path: Path) -> None:
     data = bytearray(tiff(np.rint(shades() * 255).astype(np.uint8)))
     (first,) = struct.unpack_from("<I", data, 4)
     count = struct.unpack_from("<H", data, first)[0]

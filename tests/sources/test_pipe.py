@@ -356,7 +356,7 @@ def test_signal_ends_a_silent_pipe(
             wait_for(lambda: rows.exists() and rows.stat().st_size)
         else:
             wait_for(lambda: handles_signals(process.pid))
-            time.sleep(0.6)  # by then the run usually waits for the pipe, which we cannot observe
+            time.sleep(0.6)  # we cannot observe the wait for the pipe; by now it has usually begun
         process.send_signal(signal.SIGTERM)
         _, stderr = process.communicate(PATIENCE_S)
     assert process.returncode == 143

@@ -55,7 +55,7 @@ def test_read_pictures_equal_the_written_ones(plain):
         assert abs(int(bright.argmax()) - 4 * frame.index) <= 1  # the position of the square
 
 
-def test_info_of_a_plain_video(plain):
+def test_info_describes_a_plain_video(plain):
     _, source = read_all(plain)
     info = source.info
     assert (info.kind, info.width, info.height, info.codec) == ("video", WIDTH, HEIGHT, "h264")
@@ -200,7 +200,7 @@ def test_closed_source_reads_none_and_can_be_closed_again(plain, decoder, pixels
     assert source.read() is None
 
 
-def test_frame_limit_before_the_cut_is_not_damage(folder):
+def test_run_that_ends_before_the_cut_is_not_damaged(folder):
     path = cut(write_video(folder / "limit.mp4", 50), 0.6)
     frames, source = read_all(path, frames=5)
     assert (len(frames), source.damaged) == (5, False)
@@ -350,7 +350,7 @@ def test_mirrored_video_is_flipped(plain, folder, name, decoder):
 
 
 @pytest.mark.parametrize("decoder", ["auto", "av"])
-def test_uncompressed_avi_that_is_stored_bottom_up_is_upright(plain, tmp_path, decoder):
+def test_avi_that_is_stored_bottom_up_is_read_upright(plain, tmp_path, decoder):
     path = tmp_path / "bottom_up.avi"
     shown = [frame.image for frame in read_all(plain, frames=3)[0]]
     with av.open(str(path), "w", options={"flipped_raw_rgb": "1"}) as container:
@@ -365,7 +365,7 @@ def test_uncompressed_avi_that_is_stored_bottom_up_is_upright(plain, tmp_path, d
     assert source.counts.bad == 0
 
 
-def test_long_text_in_the_metadata_of_an_flv_is_not_damage(tmp_path):
+def test_long_metadata_text_in_an_flv_is_not_damage(tmp_path):
     data = write_video(tmp_path / "a.flv").read_bytes()
     text = b"\x02\x00\x0aonMetaData\x08\x00\x00\x00\x01\x00\x06filler"
     text += b"\x02" + struct.pack(">H", 2272) + b" " * 2272 + b"\x00\x00\x09"

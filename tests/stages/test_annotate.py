@@ -1,4 +1,4 @@
-"""Boxes and labels: their positions, that they are readable, and that nothing else changes."""
+"""Boxes and labels are readable and at the right places, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_label_at_the_edge_is_not_cut(why: str, box: tuple[float, float, float, 
 
 
 def text_size(image: np.ndarray) -> tuple[int, int]:
-    """Return the number of text pixels (white, or light anti-aliased) and of rows with them."""
+    """Return the number of text pixels (white, or light anti-aliased) and of rows that have any."""
     text = (image.min(axis=2) > 150) & (image != 128).all(axis=2)
     return int(text.sum()), int(text.any(axis=1).sum())
 
@@ -128,7 +128,7 @@ def test_box_with_an_ambiguous_label_in_a_crowd_has_a_thick_corner(
     assert marked_corners([row[:4] for row in few], [row[4] for row in few]) == [False] * 2
 
 
-def test_label_is_placed_above_or_below_or_beside_or_inside_in_this_order() -> None:
+def test_places_for_a_label_are_tried_in_order() -> None:
     box = np.array([(100, 100, 160, 160)], np.float32)
     places = LabelSpace(300, 300, box, 0)
     label = Label(np.zeros((10, 20), np.uint8), (0, 0, 255), (0, 0, 0))
@@ -158,7 +158,7 @@ def test_label_touches_a_corner_of_its_box() -> None:
 
 
 @pytest.mark.parametrize("size", [(1, 1), (16, 16), (2, 4000), (4000, 2), (48, 64)], ids=str)
-def test_tiny_and_narrow_pictures_are_drawn_on(size: tuple[int, int]) -> None:
+def test_boxes_are_drawn_on_tiny_and_narrow_pictures(size: tuple[int, int]) -> None:
     image = grey(*size)
     annotate(image, detections_of((0, 0, size[1], size[0]), (0.4, 0.4, 0.6, 0.6)))
     assert (image != 128).any()
@@ -244,7 +244,7 @@ def crowd(n: int = 40, width: int = 640, height: int = 480, side: int = 60) -> D
 def test_labels_do_not_overlap_or_leave_the_picture(
     n: int, side: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Place few labels in Python and many with numpy: both must give the same positions."""
+    """Few labels are placed in Python, many with numpy. Both ways must give the same positions."""
     crowded, layouts = crowd(n, side=side), []
     drawn = [render(f"person {s:.2f}", 0.4, PALETTE[0], (0, 0, 0)) for s in crowded.scores]
     taken = np.zeros((480, 640), np.int64)
@@ -388,7 +388,7 @@ def test_name_that_opencv_4_cannot_draw_becomes_its_class_number() -> None:
 
 @pytest.mark.parametrize(("name", "covered"), [("person", False), ("horse", True)])
 def test_label_of_a_person_does_not_hide_a_face(name: str, covered: bool) -> None:
-    """The first choice for the smaller box's label would cover the larger box's head."""
+    """The first place tried for the smaller box's label would cover the head in the larger box."""
     boxes = np.array([[100, 100, 400, 460], [225, 150, 285, 260]], np.float32)
     detections = Detections(boxes, np.array([0.9, 0.8], np.float32), np.zeros(2, int), (name,))
     layout = lay_out(640, 480, detections, Style())

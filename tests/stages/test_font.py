@@ -27,7 +27,7 @@ PERSON = "شخص"  # three joined letters
 
 
 def bar_widths(coverage: np.ndarray) -> list[int]:
-    """Return the widths of the glyphs, which are bars, in tenths of the em."""
+    """Return the widths of the glyphs in tenths of the em. Each glyph is a bar."""
     row = np.concatenate([[False], coverage[len(coverage) // 2] > 127, [False]])
     edges = np.flatnonzero(row[1:] != row[:-1])
     return (np.diff(edges)[::2] / EM * 10).round().astype(int).tolist()
@@ -144,7 +144,7 @@ def test_label_uses_the_font_of_the_style():
 
 
 def test_damaged_font_is_refused_or_still_draws():
-    """Cut fonts and change bytes: each is refused, draws its text or draws the class number."""
+    """Cut a font or change its bytes. It is refused, or it draws the text or the class number."""
     whole = make_font({"行": 900, "0": 300})
     rng = np.random.default_rng(0)
     opened = 0

@@ -158,7 +158,7 @@ def test_end_to_end_detections_are_returned_unchanged(form):
     assert not np.shares_memory(candidates.boxes, outputs[0])
 
 
-def test_nms_without_iou_still_sorts_and_cuts_detections_and_filters_by_class():
+def test_nms_without_iou_sorts_cuts_and_filters_detections():
     candidates = read_list(
         [np.array([[[0, 0, 9, 9, s, c] for s, c in ((0.3, 0), (0.9, 1), (0.5, 0))]], np.float32)],
         0.25,
@@ -254,7 +254,7 @@ def test_background_column_of_logits_is_dropped():
     assert (candidates.class_ids.tolist(), candidates.scores.tolist()) == ([0], [0.5])
 
 
-def test_row_with_several_classes_yields_one_detection_each():
+def test_row_with_several_classes_yields_a_detection_for_each_class():
     boxes = np.arange(8, dtype=np.float32).reshape(1, 2, 4)
     scores = np.array([[[0.6, 0.2, 0.7], [0.1, 0.5, 0.1]]], np.float32)
     reading = Reading(Columns(0), Columns(1), form="xyxy", several=True)
@@ -273,7 +273,7 @@ def test_transposed_scores_match_boxes_in_rows():
     np.testing.assert_array_equal(candidates.boxes, boxes[0])
 
 
-def test_list_with_a_count_and_labels_that_start_at_1_is_read():
+def test_list_with_a_count_and_labels_from_1_is_read():
     """As in TensorFlow, boxes are y x y x in 0..1, and rows after the count are invalid."""
     boxes = np.array([[[0.25, 0.5, 0.5, 1.0], [0, 0, 1, 1]]], np.float32)
     outputs = [boxes, np.float32([[0.9, 0.9]]), np.float32([[1, 3]]), np.float32([1])]

@@ -1,4 +1,4 @@
-"""CPU time of an engine's own threads, booked to the inferences that used it, on fake clocks."""
+"""The CPU time of an engine's threads is booked to the inferences that used it (fake clocks)."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_threads_made_by_a_worker_are_booked_to_that_worker_alone():
     assert a.enter() == 112
 
 
-def test_new_thread_counts_from_its_start_and_ended_thread_keeps_its_time():
+def test_time_of_new_and_ended_threads_is_counted_in_full():
     engine = Engine()
     a, _ = engine.workers()
     a.enter()
@@ -184,7 +184,7 @@ def test_library_time_added_after_its_row_is_kept_when_rows_are_packed():
     sys.platform != "linux", reason="machine: this system cannot read another thread's clock"
 )
 def test_clock_of_a_real_thread_counts_its_cpu_time():
-    """Our reading of its clock lies between the thread's own readings before and after."""
+    """We read the clock of a thread. The thread itself reads its clock before and after us."""
     import time
 
     clocks: list[int] = []

@@ -57,7 +57,7 @@ def test_thread_belongs_to_the_stage_in_which_it_started():
     assert burnt.others_ns == 8 * MS
 
 
-def test_thread_started_after_the_first_mark_has_all_its_time():
+def test_thread_started_after_the_first_mark_counts_in_full():
     system = System()
     natives = system.natives()
     first = mark(system, {READ: 0}, process=0)
@@ -84,7 +84,7 @@ def test_thread_that_started_in_two_open_stages_is_unknown():
     assert burnt.others_ns is None
 
 
-def test_thread_in_two_open_stages_belongs_to_the_caller_whose_name_it_has():
+def test_name_of_a_thread_decides_between_two_open_stages():
     """The writer's first write starts the encoder while a second worker is in its first infer."""
     system = System()
     names = {None: "worker-1", 10**9 + 1: "python", 10**9 + 2: "av:h264:df0"}

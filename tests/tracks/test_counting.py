@@ -89,7 +89,7 @@ def test_crossing_is_reported_with_direction_place_and_side() -> None:
     assert 2.0 < events[0].time_s < 2.2, "reported once it has clearly passed the line"
     assert names(walk(straight(400, 200), LINE)[1]) == ["door crosses out"]
     assert names(walk(straight(200, 400, x=520), LINE)[1]) == [], "past the line's end"
-    # Events name the side only if the line has other names than "in" and "out".
+    # Events name the side only if the names of the line's sides are not "in" and "out".
     for sides, side in ((("in", "away"), "in"), (("in", "out"), "")):
         assert walk(straight(200, 400), replace(LINE, sides=sides))[1][0].side == side
 
@@ -128,7 +128,7 @@ def test_a_cut_ends_all_tracks() -> None:
 
 
 @pytest.mark.parametrize("error_s", [-1e-9, 0.0])
-def test_stay_is_reported_in_the_first_frame_that_completes_its_duration(error_s: float) -> None:
+def test_stay_is_reported_in_the_frame_that_completes_it(error_s: float) -> None:
     """Rounding may bring two frames slightly closer in time."""
     times = (1.0, 1.5, 2.0, 2.5, 3.0 + error_s)
     _, events, _ = walk([(0.5, 300.0, 200.0), *((t, 300.0, 400.0) for t in times)], YARD)
@@ -250,7 +250,7 @@ def test_time_in_a_zone_between_two_sightings_is_interpolated() -> None:
     assert (events[1].since_s, events[1].until_s) == (pytest.approx(0.2), 0.5)
 
 
-def test_interval_counts_an_object_that_leaves_at_its_start() -> None:
+def test_object_that_leaves_when_an_interval_begins_is_counted() -> None:
     path = [*[(i / 10, 300.0, 400.0) for i in range(30)], (3.0, 300.0, 100.0), (3.5, 300.0, 100.0)]
     _, _, rows = walk(path, YARD, every_s=3.0)
     assert [row.most for row in rows] == [1, 1]

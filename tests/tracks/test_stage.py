@@ -76,7 +76,7 @@ def test_boxes_with_low_scores_reach_only_the_tracker() -> None:
 
 
 def test_head_keeps_boxes_down_to_the_threshold_of_the_tracker() -> None:
-    """With ByteTrack, the head returns boxes with scores from 0.1 on; other trackers use --conf."""
+    """With ByteTrack, the head returns boxes that score 0.1 or more; other trackers use --conf."""
     for track, lowest in (("bytetrack", 0.1), ("sort", 1.0)):
         (choice,) = between.choose(resolve_config(None, {"track": track}).as_dict())
         assert choice.kind.lowest_conf(choice.settings) == lowest

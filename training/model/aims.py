@@ -1,9 +1,9 @@
 """The aims for the next version of the default model, each with its interval.
 
-Most aims are ratios to yolox_nano. Their intervals come from a paired bootstrap: each sample draws
-pictures (for flicker: objects), and both models are judged on the same draw. This narrows the
-interval, because a picture that is hard for one model is also hard for the other. The true interval
-is wider, because frames of one camera resemble each other.
+Most aims are ratios of our figure to that of yolox_nano. Their intervals come from a paired
+bootstrap: each sample draws pictures (for flicker: objects), and both models are judged on the same
+draw. This narrows the interval, because a picture that is hard for one model is also hard for the
+other. The true interval is wider, because frames of one camera resemble each other.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Aim:
 
     @property
     def verdict(self) -> str:
-        """Describe whether the value reaches the limit: "not sure" if the interval contains it."""
+        """Say whether the value reaches the limit: "not sure" if the limit is in the interval."""
         value, low, high = self.estimate
         if np.isnan(value):
             return "not measured"
@@ -104,7 +104,7 @@ def ratio_of_recall(ours: Rows, theirs: Rows) -> Estimate:
 
 
 def found_with(pool: ap.Ranking, times: NDArray[np.int64], unmatched: float) -> int:
-    """Return how many boxes are right at the lowest score with up to ``unmatched`` wrong ones."""
+    """Count the boxes that are right at the lowest score with ``unmatched`` wrong boxes at most."""
     weights = times[pool.picture]
     end = int(np.searchsorted(np.cumsum(pool.wrong * weights), unmatched, side="right"))
     return int((pool.right * weights)[:end].sum())
@@ -154,7 +154,7 @@ def judge_aims(
         text = f"{group} {name}: AP50 / yolox_nano's"
         aims.append(Aim(text, limit, True, ratio_of_ap(ours[at], theirs[at])))
     at = ("elevated", "vehicle")
-    text = f"elevated: recall with {UNMATCHED} x yolox_nano's unmatched boxes / its recall"
+    text = f"elevated: recall / yolox_nano's, with {UNMATCHED} x its unmatched boxes"
     aims.append(Aim(text, 1.3, True, ratio_of_recall(ours[at], theirs[at])))
     for name, limit in zip(NAMES, (0.95, 0.92), strict=True):
         text = f"street.mp4 {name}: AP50"
@@ -173,8 +173,8 @@ def aim_of_flicker(at: tuple[str, str], pair: tuple[Steadiness, Steadiness]) -> 
 
 
 def worst_loss(ours: Results, int8: Results) -> tuple[tuple[str, str], Estimate]:
-    """Return the set and class where int8 loses most AP50, and the loss. Elevated is excluded,
-    because its labels have gaps."""
+    """Return the set and class where int8 loses most AP50, and the loss. The set elevated is not
+    considered, because its labels have gaps."""
 
     def loss(at: tuple[str, str]) -> float:
         return ap.average_precision(ours[at]) - ap.average_precision(int8[at])

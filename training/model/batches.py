@@ -70,8 +70,8 @@ class Augmenter:
             scales = (0.5, 1.3)
         else:
             rects, scales = [(0, 0, width, height)], (0.7, 1.7)
-        # On a small canvas, enlarge the picture, which crops it. Then objects are almost as large
-        # as at full size, so what the network learns also holds there.
+        # On a small canvas, enlarge and crop the picture. Then objects are almost as large as on
+        # the full canvas, so what the network learns holds there, too.
         boost = max(1.0, FULL_WIDTH / width) ** 0.7
         parts = []
         for rect in rects:

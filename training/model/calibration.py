@@ -1,10 +1,10 @@
 """Calibration of scores: half of the boxes with score .5 should be right.
 
-The class logit is scaled and shifted by two numbers, from a logistic regression that predicts from
-a box's score whether the box is right. The order of a class's boxes, and so AP, does not change.
+The class logit is scaled and shifted. Scale and shift come from a logistic regression that predicts
+from a box's score whether the box is right. The order of a class's boxes stays, and so does AP.
 
-Only pictures with complete labels tell whether a box is wrong. The set coco has them, and for
-vehicles the set overpass almost has them. The sets road and elevated have gaps in their labels: a
+Only pictures with complete labels tell whether a box is wrong. The labels of the set coco are
+complete; those of vehicles in the set overpass almost are. The sets road and elevated have gaps: a
 box of an unlabelled object would count as an error and lower the scores. The rendered street has
 complete labels, but resembles training pictures, so its scores are better than on photographs.
 """
@@ -143,6 +143,6 @@ def f1(rows: Sequence[matching.Matches], score: float) -> float:
 
 
 def best_threshold(by_class: Sequence[Sequence[matching.Matches]]) -> float:
-    """Return the score with the best mean F1 of all classes."""
+    """Return the score at which F1, averaged over the classes, is best."""
     means = [np.mean([f1(rows, score) for rows in by_class]) for score in THRESHOLDS]
     return float(THRESHOLDS[int(np.argmax(means))])

@@ -29,7 +29,7 @@ WEBP_QUALITY = 60  # at this quality, all pictures and the teacher take less tha
 
 # Target score of cells without an assigned label, as a share of the teacher's: (person, vehicle).
 TRUST = {
-    "coco": (0.5, 0.5),  # completely labelled; half trust, since some objects were missed
+    "coco": (0.5, 0.5),  # labelled except for a few objects, so half trust
     "overpass": (1.0, 0.5),
     "voc": (0.5, 1.0),  # people are labelled, and vehicles except lorries
     "traffic": (1.0, 1.0),  # people and distant vehicles are not labelled

@@ -62,7 +62,7 @@ class Labelled:
 
 
 def is_held_out(name: str) -> bool:
-    """Return whether a picture is in the held-out half, by the hash of its name."""
+    """Return whether a picture is in the held-out half. The hash of its name decides."""
     return hashlib.sha256(name.encode()).digest()[0] % 2 == 1
 
 
@@ -236,7 +236,7 @@ def measure(network: Network, int8: CalibrationConfig) -> Calibration:
 
 def package_calibration(model: str, int8: CalibrationConfig, source: str, target: Path) -> None:
     """Write the calibration file that ships with a known model (``calibration:`` in
-    cfg/models/NAME.yaml), including the agreement of OpenVINO's bf16 with fp32 on the same
+    cfg/models/NAME.yaml). It also states the agreement of OpenVINO's bf16 with fp32 on the same
     pictures. ``source``: the name of the pictures, stored in the file."""
     from detector.core.models import ModelRequest, open_network
     from detector.core.models.graph.int8 import FRONT
@@ -436,7 +436,7 @@ def suppress(rows: Rows, c: int, keep: NDArray[np.bool_], iou: float):
 def figures(results: Results) -> dict[str, float]:
     """Return AP50 of every group and class.
 
-    The labels of the elevated pictures have gaps, so these get recall and unmatched boxes instead.
+    The labels of the set elevated have gaps. It has recall and unmatched boxes instead of AP50.
     """
     result = {}
     for (group, name), rows in results.items():

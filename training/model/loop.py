@@ -31,7 +31,7 @@ from model.optimiser import Average, Optimisers, rate
 from model.restart import read_into
 from model.teacher import Teacher
 
-# (share of the steps at the phase's end, canvas (height, width)). The last has low learning rates.
+# (share of steps at a phase's end, canvas (height, width)). The last phase has low learning rates.
 PHASES = ((0.5, (160, 256)), (0.75, (192, 320)), (1.0, (256, 416)))
 MOSAIC = 0.7  # share of the samples that combine four pictures
 WITHOUT_MOSAIC = 0.12  # this share of the steps, at the end, has no mosaics

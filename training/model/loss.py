@@ -132,8 +132,8 @@ def assign(
 
 
 def candidates(boxes: Tensor, centres: Tensor, strides: Tensor) -> Tensor:
-    """Return [T, N]: whether a cell is nearer to the centre of the box than NEAREST strides, or, if
-    it is inside the box, nearer than NEAR strides."""
+    """Return [T, N]: whether a cell is near a box's centre. That means nearer than NEAREST strides,
+    or nearer than NEAR strides if the cell is inside the box."""
     middle = (boxes[:, :2] + boxes[:, 2:]) / 2
     away = ((centres[None] - middle[:, None]).abs() / strides[None]).amax(-1)
     inside = (centres[None] > boxes[:, None, :2]) & (centres[None] < boxes[:, None, 2:])

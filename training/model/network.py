@@ -4,8 +4,8 @@ Batch normalisation is not folded. On a CPU the convolutions can run in bf16, wi
 gradient. With AVX-512 bf16, oneDNN's forward pass and input gradient take 0.4 of the fp32 time, but
 its bf16 weight gradient takes 1 to 20 times the fp32 time. For 1x1 kernels, even its fp32 weight
 gradient takes 4 times as long as a matrix product (torch 2.13, AMD Zen 4, 2 threads). So we compute
-the weight gradient as one matrix product for each tap of the kernel. In a padded picture whose
-channels are last, a tap reads the rows from its own offset on, so nothing is copied.
+the weight gradient as one matrix product for each tap of the kernel. Nothing is copied: in a padded
+picture with channels last, a tap reads consecutive rows, which begin at the tap's own offset.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How steady the boxes of a clip are from frame to frame.
 
-``flicker`` needs no labels: it links boxes to objects. ``follow`` uses labelled objects, so that
-two models can be compared at equal recall; ``referee_clip`` gets such objects from a third model.
+``flicker`` needs no labels: it links boxes from frame to frame. ``follow`` uses labelled objects,
+to compare two models at equal recall. ``referee_clip`` gets such objects from a third model.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Track:
 
 
 def flicker(model: Model, video: Path, frames: int) -> list[dict]:
-    """Measure the steadiness of a clip's boxes: the share of an object's frames without its box.
+    """Measure the steadiness of a clip's boxes: in which share of its frames an object has no box.
 
     Boxes of a class are linked from frame to frame by their IoU (LINK_IOU). A box that returns
     within GAP frames is the same object. Objects with fewer than LEAST_FRAMES frames do not count;
@@ -254,7 +254,7 @@ def follow(model: Model, frames: Iterable[Frame]) -> dict[str, Sightings]:
 
 
 def score_of_recall(sightings: Sightings, found: int) -> float:
-    """Return the score that gives ``found`` boxes in all frames together, at least CONFIDENCE."""
+    """Return the score at which all frames together have ``found`` boxes; at least CONFIDENCE."""
     scores = sorted((score for track in sightings.values() for score in track), reverse=True)
     return max(scores[found - 1], CONFIDENCE) if 0 < found <= len(scores) else CONFIDENCE
 

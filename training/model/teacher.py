@@ -19,7 +19,7 @@ PERSON, VEHICLES = 0, (2, 3, 5, 7)  # COCO's ids of person; car, motorcycle, bus
 def cell_grid(
     height: int, width: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-    """Return all cells' upper left corners [N, 2] in cells, strides [N, 1] and anchors [N, 2].
+    """Return all cells' upper left corners [N, 2] (unit: cells), strides [N, 1], anchors [N, 2].
 
     The cells are in the order of the outputs.
     """

@@ -328,8 +328,8 @@ def _paint_house(
     light: Light,
     rng: np.random.Generator,
 ) -> tuple | None:
-    """Paint a house, and clear ``ground_share`` there. Return the slices of the picture with the
-    house, and a mask of its pixels within the slices; None if the house is not visible."""
+    """Paint a house, and clear ``ground_share`` there. Return the slices of the picture around
+    the house, and a mask of the house within the slices; None if the house is not visible."""
     wide = float(np.linalg.norm(house.corners[1] - house.corners[0]))
     near = min(camera.depth(c) for c in house.corners[:2])
     middle = max(1.0, camera.depth(house.corners.mean(0)))

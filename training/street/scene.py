@@ -16,7 +16,7 @@ from street.shapes import SHAPES
 from street.vehicles import Vehicle, random_vehicle
 
 STEP_HZ = 50.0  # time steps of the traffic simulation
-SHUTTER = 0.4  # share of a frame's time that the shutter is open, which gives motion blur
+SHUTTER = 0.4  # the shutter is open for this share of a frame's time; this gives motion blur
 # Boxes are marked as crowd, which evaluators ignore, if their visible share is below LEAST_VISIBLE
 # or if they are smaller than SMALLEST (width, height in pixels).
 LEAST_VISIBLE = 0.25
@@ -304,8 +304,8 @@ def _drive_lane(
 ) -> list[Vehicle]:
     """Fill a lane with vehicles from ``head`` back to ``tail``, and simulate how they drive.
 
-    ``head``, ``tail`` and ``stop`` (the line of a red light) are in metres along the lane. The
-    intelligent-driver model: Treiber et al. 2000, https://arxiv.org/abs/cond-mat/0002177
+    ``head``, ``tail`` and ``stop`` (the line of a red light) are in metres along the lane. Uses the
+    intelligent-driver model (Treiber et al. 2000, https://arxiv.org/abs/cond-mat/0002177).
     """
     names, odds = list(SHAPES), [0.24, 0.24, 0.14, 0.2, 0.06, 0.05, 0.035, 0.035]
     forward = np.array([np.sin(heading), 0, np.cos(heading)])
@@ -388,7 +388,7 @@ def make_walkers(layout: Layout, duration: float, rng: np.random.Generator) -> l
             pace = rng.uniform(0.9, 1.6) * rng.choice([-1, 1])
             beyond = rng.random() < 0.45
             z = rng.uniform(*((layout.far_zebra[1] + 1, 38) if beyond else (6, layout.zebra[0])))
-            if layout.phase == "cross":  # the cross street has a green light: walk away from it
+            if layout.phase == "cross":  # walk away from the cross street: it has a green light
                 pace = abs(pace) if z > layout.cross[1] else -abs(pace)
             add(x, z, rng.normal(0, 0.03), pace)
         for _ in range(int(rng.integers(1, 5))):  # along the far side of the cross street

@@ -166,7 +166,7 @@ def test_packaged_calibration_may_state_its_agreement_with_float_layers_in_bf16(
 
 @pytest.mark.slow
 def test_agreement_on_the_held_out_frames_reaches_the_budget(tmp_path: Path) -> None:
-    """The stored agreement of int8 with fp32 is that of the held-out frames."""
+    """The stored agreement of int8 with fp32 was measured on the held-out frames."""
     pictures = hold_out(
         np.random.default_rng(0).integers(0, 256, (24, SIDE, SIDE, 3)).astype(np.uint8)
     )
@@ -332,7 +332,7 @@ def test_only_fp32_can_become_int8(video: Path, tmp_path: Path) -> None:
         )
 
 
-def test_file_name_and_manifest_of_a_calibration(video: Path, tmp_path: Path) -> None:
+def test_file_name_and_manifest_describe_the_calibration(video: Path, tmp_path: Path) -> None:
     quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     (name,) = calibrations_in(tmp_path)
     assert name.startswith(f"tiny-{SIDE}x{SIDE}-int8-")
