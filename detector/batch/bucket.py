@@ -9,7 +9,7 @@
 Object stores cannot rename and have no locks. So an item's marker is removed before any output is
 replaced, and written after all of them. An item with a marker is complete; one without a marker is
 redone. SQLite needs a local file, so the manifest and the lock are in a folder of this machine
-(``home``). A job on another machine starts from the copies. Markers show what was done since then.
+(``home``). A job on another machine starts from the copies; markers show what was done after them.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from detector.core.session.codec import from_json, to_json
 from detector.core.sources._addresses import STORES, Location, parse_address
 from detector.core.sources._storage import ObjectInfo, explain, open_store, path_in_store, to_info
 
-PART_BYTES = 16 << 20  # bytes per part of an upload; a file below two parts is one request
+PART_BYTES = 16 << 20  # bytes per part of an upload; S3 gets files below two parts in one request
 COPIED_EVERY_S = 60.0  # time between copies of a running job's own files
-VERSIONS = "copies.json"  # in home: the versions of the copies that this machine read or wrote
+VERSIONS = "copies.json"  # in home: versions of the copies that this machine read or wrote
 JOB = "job.json"
 OWN = re.compile(r"job\.json|settings\.yaml|(manifest|failures)(-\d+-of-\d+)?\.(sqlite|jsonl)")
 
@@ -83,7 +83,7 @@ class BucketOutputs:
         return f"{SCRATCH}{place[:8]}-{item[:16] if name else ''}"
 
     def _discard_scratch(self, name: str) -> None:
-        """Remove this user's scratch files of an item ("" for all) from the temporary folder."""
+        """Remove an item's scratch folders ("": those of all items), but only this user's."""
         for path in Path(tempfile.gettempdir()).glob(f"{self._scratch(name)}*"):
             with suppress(OSError):
                 if path.lstat().st_uid == os.getuid():
@@ -292,7 +292,7 @@ class BucketOutputs:
         return settings
 
     def _create(self, place: Location, data: bytes) -> bool:
-        """Create an object; return False if it exists. If the store cannot check, overwrite it."""
+        """Create an object; return False if it exists. Overwrite it if the store cannot tell."""
         path = path_in_store(place)
         try:
             self._store.pipe_file(path, data, mode="create")
@@ -345,7 +345,7 @@ class BucketOutputs:
 
 
 def _state_folder(place: str) -> Path:
-    """Return the local folder of ``place`` and its endpoint: endpoints may share bucket names."""
+    """Return the local folder for ``place``, one per endpoint: endpoints may share bucket names."""
     state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
     digest = hashlib.sha256(f"{endpoint}\0{place}".encode()).hexdigest()[:16]

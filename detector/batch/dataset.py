@@ -3,8 +3,8 @@ OUT/detections.csv, the same in one table (--one-csv).
 
     OUT/detections/source=cam1%2Fmonday.mp4/detections.parquet
 
-A partition is complete before its item gets its marker. DuckDB, Spark and pyarrow read ``source``
-from the folder's name. Needs pyarrow (extra ``batch``); without it a job has no dataset.
+A partition is complete before its item gets its marker. DuckDB, Spark and pyarrow read the column
+``source`` from the folder's name. Without pyarrow (extra ``batch``) a job writes no dataset.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ENDING = b"PAR1"  # the last bytes of a complete Parquet file
 LONGEST = 200  # bytes of a folder's name; a longer one is shortened and gets a digest
 COLUMNS = ("frame", "time", "class", "score", "box", "track", "inferred")
 SIDES = ("x1", "y1", "x2", "y2")
-BLOCK = 50_000  # detections held in memory
+BLOCK = 50_000  # detections held in memory at a time
 
 
 def is_installed() -> bool:
@@ -47,7 +47,7 @@ def partition(place: str, name: str) -> Path:
 
 
 def _quoted(name: str) -> str:
-    """Quote a value for paths as Hive and Spark do. A shortened name cannot be unquoted."""
+    """Quote an item's name for a path as Hive and Spark do. A shortened name cannot be unquoted."""
     text = quote(name, safe=" ")
     if len(text) <= LONGEST:
         return text
@@ -56,7 +56,7 @@ def _quoted(name: str) -> str:
 
 
 def gather(place: str, name: str, rows: Path) -> None:
-    """Write the partition of an item from its detections.jsonl; replace an earlier one.
+    """Write the partition of an item from its detections.jsonl, in place of an earlier partition.
 
     Columns: frame int64, time float64 (seconds), class text, score float64, box struct of x1, y1,
     x2, y2 float64 (pixels), track int64 (null without --track, and for objects that have no id

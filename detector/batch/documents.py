@@ -69,7 +69,7 @@ class ItemRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    """Fields of a marker that show if its item is done. Parsing only these is 4 times as fast."""
+    """The fields of a marker that show if its item is done. To parse all takes 4 times as long."""
 
     schema: int
     name: str
@@ -207,8 +207,8 @@ class BatchReport:
     """A report on a whole run of the job.
 
     ``ledger``: sum over all items. ``between_s``: seconds that workers had an item but did not
-    process it: they placed results or exchanged messages. ``cpu_share``: share of the workers'
-    cores in use."""
+    process it: they put results in place or exchanged messages. ``cpu_share``: which share of the
+    workers' cores was in use."""
 
     ledger: Ledger
     workers: list[WorkerReport]
@@ -220,9 +220,9 @@ class BatchReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The findings of all runs of the job. ``classes``: name -> number of detections. Items:
-    ``filled`` ones have detections, ``empty`` ones have none, ``damaged`` ones lost a part of the
-    source, and ``unknown`` ones were written by a version that did not count detections."""
+    """The findings of all runs. ``classes``: name -> number of detections. ``filled``: number of
+    items with detections; ``empty``: items without; ``damaged``: items that lost a part of the
+    source; ``unknown``: number of items from a version that did not count detections."""
 
     classes: dict[str, Count] = field(default_factory=dict)
     filled: Count = 0

@@ -1,7 +1,7 @@
 """Process one item, from its source to its marker, in a local process or a cluster's actor.
 
-A long item may be processed in steps by several workers: one plans the parts, several detect them,
-and one joins them. If a step finds that the item must not be split, the item gets a single run.
+A long item may be processed in steps, by several workers: plan the parts, process each, and join
+them. If a step finds that the item must not be split, the item gets a single run.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ Watched = Callable[[int], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
     """A step of an item that may be split. ``plan``: divide it into up to ``most`` parts of at
-    least ``least_s`` seconds; ``part``: detect part ``number`` (0 to ``of`` - 1); ``join``: join
-    all parts; ``whole``: process it in a single run, and note the reason ``why``."""
+    least ``least_s`` seconds; ``part``: process part ``number`` (0 to ``of`` - 1); ``join``: join
+    all parts; ``whole``: process the item in a single run, and note the reason ``why``."""
 
     do: Literal["plan", "part", "join", "whole"]
     number: int = 0
@@ -253,7 +253,7 @@ def spec_of(path: str) -> str:
 
 
 def _refuse_sinks_of_files(task: Task, config: Config) -> None:
-    """Raise UsageError for outputs that contain or reference the source's own file."""
+    """Raise UsageError if an output needs the source's own file, but the source is an address."""
     from detector.core import sinks
 
     needing_files = [name for name in config.output.save or () if sinks.find(name).untouched]
@@ -345,7 +345,7 @@ def _do_step(
     gather: Gather | None,
     watch: Watched,
 ) -> ItemRecord | str:
-    """Return the step's record, or why the item needs a single run ("": do not note it)."""
+    """Return the step's record, or why the item needs a single run; "" if not worth a note."""
     if piece.do == "whole":
         return piece.why
     key = key_of(task.path, task.version, model.digest)
@@ -392,7 +392,7 @@ class _Step:
         return self._record(len(parts))
 
     def detect(self, number: int, watch: Watched) -> ItemRecord:
-        """Detect a part. If an earlier run did it already, the record has no frames."""
+        """Process a part. If an earlier run did it already, the record has no frames."""
         from detector.batch.part import detect_part
 
         parts = self._read_plan()

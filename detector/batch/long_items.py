@@ -24,7 +24,7 @@ from detector.core.errors import UsageError
 from detector.core.sources._addresses import is_address
 
 LEAST_BYTES = 8 << 20  # smaller files stay whole; two minutes of video are usually larger
-MINUTE_BYTES = 1 << 20  # video rarely has fewer bytes a minute; bounds the number of parts
+MINUTE_BYTES = 1 << 20  # video rarely has fewer bytes per minute; this bounds the number of parts
 PER_WORKER = 4  # parts per worker, so that all workers end at about the same time
 MOST_PARTS = 1 << 20  # in effect no limit
 
@@ -57,7 +57,7 @@ def parse_split(text: str | None) -> Split:
 
 
 def count_tasks(items: Sequence[Item], split: Split) -> int:
-    """Return how many tasks these files need at most. More workers would have nothing to do."""
+    """Return how many tasks these files need at most. More workers than that would be idle."""
     if split.off:
         return len(items)
     if split.every:
@@ -116,7 +116,7 @@ class LongItems:
         ours: Collection[str] | None = None,
     ) -> LongItems:
         """Choose the items to split, and remove parts of earlier runs that cannot be used again.
-        ``todo``: items with their keys. ``ours``: a shard's items; keep parts of other items."""
+        ``todo``: items with their keys. ``ours``: items whose parts may be removed; None: all."""
         names = {folder_name(item.name, key): item.name for item, key in todo}
         there = pieces.sweep(place, () if split.off else names, ours)
         items = [item for item, _ in todo]

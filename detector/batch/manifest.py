@@ -31,7 +31,7 @@ Fact = TypeVar("Fact", JobSettings, BatchProgress, BatchReport)
 MANIFEST = "manifest"
 VERSION = 1
 TODO, DONE, FAILED = "todo", "done", "failed"
-FOUND = "found/"  # "found/NAME" is the fact with the counts by class of the item NAME
+FOUND = "found/"  # the fact "found/NAME" tells how many detections of each class the item NAME has
 _FACTS: dict[type[Any], str] = {
     JobSettings: "settings",
     BatchProgress: "progress",
@@ -287,8 +287,8 @@ class Manifest:
         }
 
     def write(self, document: JobSettings | BatchProgress | BatchReport) -> None:
-        """Store the document in place of an earlier one of its type. The job's settings are stored,
-        too, so the manifest alone explains its items."""
+        """Store the document in place of an earlier one of its type. The settings are also in
+        job.json; with them here, the manifest alone explains its items."""
         self._write_fact(_FACTS[type(document)], to_json(document))
 
     def read(self, kind: type[Fact]) -> Fact | None:
@@ -336,8 +336,8 @@ def _own_schema() -> list[tuple[str, str, str]]:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Raise OSError for links and special files before SQLite opens them: it could write outside
-    of OUT."""
+    """Raise OSError for links and special files before SQLite opens them. Through a link, SQLite
+    would write outside of OUT."""
     for suffix in ("", "-journal", "-wal", "-shm"):
         try:
             about = os.lstat(f"{path}{suffix}")

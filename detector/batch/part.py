@@ -1,4 +1,4 @@
-"""Detect one part of a long file, in a process that has a model open.
+"""Process one part of a long file, in a process that has a model open.
 
 The folder of a part gets rows with the part's detections, and the part's annotated video without
 sound. ``part.json`` is written last, and describes both.
@@ -78,8 +78,8 @@ def detect_part(
     folder: Path,
     watch: Callable[[int], None] = lambda frames: None,
 ) -> tuple[PartResult, SourceRun]:
-    """Detect a part of ``spec`` into ``folder``, which is created. ``config``: the configuration
-    for the whole file. ``watch`` gets the number of finished frames. Raises DetectVideoError."""
+    """Process a part of ``spec``; write to ``folder``, which is created. ``config``: that of the
+    whole file. ``watch`` gets the number of finished frames. Raises DetectVideoError."""
     from detector.core.run.detect import Hooks, run_opened
     from detector.core.run.plan import PlanDraft
     from detector.core.sources.video._part import PartSource
@@ -140,7 +140,7 @@ def detect_part(
 
 
 def _config_of_a_part(config: Config) -> Config:
-    """Return the configuration without the range of frames and without outputs made by the join."""
+    """Return the configuration without a range of frames, and without the outputs of the join."""
     shows_video = any(sink.name == "video" for sink in chosen_sinks(config))
     return replace(
         config,

@@ -28,7 +28,7 @@ from detector.core.sources._addresses import is_address
 
 PARTS = ".detect-video-parts-"
 PLAN, RECORD = "plan.json", "record.json"
-LEAST_S = 60.0  # shortest part: each part costs opening the file and decoding some frames twice
+LEAST_S = 60.0  # shortest part: for each part we open the file, and decode some frames twice
 
 
 def folder_name(name: str, key: str) -> str:

@@ -38,7 +38,7 @@ Marker = TypeVar("Marker", ItemRecord, Seal)
 
 
 class Outputs(Protocol):
-    place: str  # the output's folder or address, with which other processes open it
+    place: str  # the output's folder or address; other processes call ``open_outputs`` with it
     home: str  # the local folder of the job's own files: manifest, settings, locks
 
     def begin(self, name: str) -> Path:
@@ -60,10 +60,10 @@ class Outputs(Protocol):
         """Return whether a marker exists. In a local folder, its key and outputs are checked."""
 
     def is_whole(self, record: ItemRecord | Seal) -> bool:
-        """Return whether the marker's outputs exist with their sizes."""
+        """Return whether the marker's outputs exist and have the sizes that it states."""
 
     def read_marker(self, name: str) -> ItemRecord | None:
-        """Return the marker; None if it is absent or unreadable: the item is not done."""
+        """Return the marker. None if it is absent or unreadable; the item is then not done."""
 
     def remove(self, name: str) -> None:
         """Remove the results of an item."""
@@ -128,7 +128,7 @@ class LocalOutputs:
     def commit(self, name: str, scratch: Path, record: ItemRecord) -> None:
         target = self.folder(name)
         with output_errors(target):
-            # Sync the marker's content only. If a power loss removes its name, the item is redone.
+            # Sync the marker, not its folder. If a power loss removes the file, the item is redone.
             with open(scratch / MARKER, "wb", buffering=0) as file:
                 file.write(to_json(record).encode())
                 os.fsync(file.fileno())

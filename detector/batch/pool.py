@@ -73,7 +73,7 @@ class Pool(Protocol):
         """Give a task to a free worker. Call it only after ``has_room`` returned True."""
 
     def wait(self, seconds: float) -> list[Event]:
-        """Return the events as soon as there are any, or an empty list after ``seconds``."""
+        """Return the events, once there are any, a full pool has room, or ``seconds`` are over."""
 
     def states(self) -> list[WorkerState]: ...
 

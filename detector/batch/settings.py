@@ -47,8 +47,8 @@ class LoadedFacts:
 def ask(
     sources: Sequence[str], flags: Mapping[str, Any], config_file: str | None
 ) -> tuple[Config, dict[str, Any]]:
-    """Resolve a command line. Return the configuration, in which rows are always saved, and the
-    flags that were given. Raises UsageError."""
+    """Resolve a command line. Return the configuration (JSONL rows are always saved) and the flags
+    that were given. Raises UsageError."""
     given = {name: value for name, value in flags.items() if value is not None}
     config = resolve_config(config_file, given)
     save = config.output.save

@@ -1,8 +1,8 @@
 """Divide a long file into parts, so that several processes give the results of a single run.
 
-A part starts after a key frame from which a decoder gives the same pictures as in a single run. Its
-first frame is also the first frame of a batch in the single run. If the packets do not prove this,
-or an option carries state from frame to frame, the file stays whole, and the plan gives the reason.
+A part starts after a key frame from which a decoder gives the same pictures as in a single run. The
+part's first frame also begins a batch in the single run. If the packets do not prove this, or an
+option carries state from frame to frame, the file stays whole, and the plan gives the reason.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from detector.core.types import SourceInfo
 
 JOINED_ENCODERS = (None, "x264", "svtav1")
-KEYS_BEFORE = 3  # key frames to store with a part's landing; more would make plan.json large
+KEYS_BEFORE = 3  # key frames to store before each part's start; more would make plan.json large
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def _why_not_joined(sink: type[Sink], config: Config) -> str:
     if sink.pictures == "none":
         return ""  # the join writes it from the detections of all parts
     if sink.name != "video":
-        return f"--save {sink.name} writes pictures into one folder, in a single run"
+        return f"--save {sink.name} writes pictures into one folder, which needs a single run"
     if config.output.only_detections:
         return "--only-detections keeps frames that depend on detections before and after them"
     if config.output.encoder not in JOINED_ENCODERS:

@@ -1,5 +1,5 @@
-"""Resolve addresses in SOURCES: objects below a prefix, patterns, single objects and lists. Keys
-are read in pages, so memory does not grow with their number."""
+"""Resolve addresses in SOURCES: objects below a prefix, patterns, single objects and lists. S3's
+keys are read in pages, so memory does not grow with their number."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BucketObject(NamedTuple):
 
 
 class Named(NamedTuple):
-    """An object of a SOURCE. ``base``: the path that all objects of the SOURCE start with."""
+    """An object of a SOURCE. ``base``: the start that the paths of all its objects share."""
 
     base: str
     found: BucketObject
@@ -195,7 +195,7 @@ def _look_at(places: Sequence[Location]) -> Iterator[BucketObject]:
         for start in range(0, len(places), CHUNK):
             chunk = places[start : start + CHUNK]
             for one in {place.scheme: place for place in chunk if place.scheme in STORES}.values():
-                open_store(one)  # once, not in each of 32 threads
+                open_store(one)  # open each store once here, not in each of the 32 threads
             results = list(threads.map(_ask, chunk))
             refused = [one.about for one in results if isinstance(one.about, DetectVideoError)]
             if is_first and len(refused) == len(chunk) and "credentials" in str(refused[0]):

@@ -127,7 +127,7 @@ class _ItemWorker:
         from detector.batch.item import Task, process_item
 
         task = codec.from_builtins(order.task, Task, "batch")
-        with suppress(OSError):  # in a job of days, what libraries print would fill the disk
+        with suppress(OSError):  # drop libraries' output: over days it would fill the disk
             os.ftruncate(2, 0)
         gather = self.outputs.gather if self._gathers else None
         record = process_item(task, self.model, self.outputs, gather=gather, watch=reporter.watch)

@@ -100,7 +100,7 @@ class Worker:
         return News(state=state.state, frames=state.frames, starts=report.starts, events=events)
 
     def _hand_over(self) -> None:
-        """Submit the next item if the process is free. The pool replaces a dead process first."""
+        """Submit the next item if the process is free. If it died, the pool first replaces it."""
         if self._next is not None and self._pool.has_room():
             task, self._next = self._next, None
             self._pool.submit(task)

@@ -34,7 +34,7 @@ class Load:
     node_cpus: float = 0.0
 
 
-# ---- between the job and the process that talks to Ray: first Open, then a Turned for each Turn
+# ---- from the job to the process that talks to Ray: first Open, then Turns. Turned answers a Turn.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +74,8 @@ class Turned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """What a node must be able to read: sources and files of options (``paths``, ``addresses``),
-    and ``token_file``, which is in ``place`` and contains ``token``."""
+    """What a node must be able to read: the sources and the files that options name (``paths``,
+    ``addresses``), and ``token_file``, which is in ``place`` and contains ``token``."""
 
     place: str
     token_file: str = ""

@@ -40,10 +40,10 @@ INSTALL = "--on ray needs ray; install it with: pip install 'detect-video[ray]'"
 RAY = "ray"
 CLIENT = "ray://"
 OPENING_S = 180.0
-ANSWER_S = 60.0  # time limit of an answer, after the wait that a ``Turn`` asks for
+ANSWER_S = 60.0  # time limit for an answer; the wait of a ``Turn`` is added
 REACHING_S = 5.0  # time limit for connecting to the cluster
 CLOSING_S = 20.0
-MOST_PATHS = 100  # how many paths each node checks
+MOST_PATHS = 100  # each node checks at most this many paths
 LAST_WORDS = 300  # characters of Ray's output that a message quotes
 LONGEST_FOLDER = 30  # Ray adds 60 characters for its sockets, and a socket's path has at most 107
 
@@ -55,10 +55,10 @@ QUIET = {
     "RAY_DISABLE_IMPORT_WARNING": "1",
 }
 # With this, a Ray that we start listens on 127.0.0.1 only, not on all addresses of the machine. The
-# variable's name has Windows and macOS because 0 is the default there.
+# name speaks of Windows and macOS, because on these systems 0 is the default.
 ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-# Ray kills our process after this long without an answer of the cluster's head. The job ends
-# earlier (HEAD_S in workers.py).
+# Ray kills our process if the cluster's head is silent for this long. The job ends earlier: see
+# HEAD_S in workers.py.
 PATIENT = {"RAY_gcs_rpc_server_reconnect_timeout_s": "600"}
 
 LOG_LINE = re.compile(r"\[20[^]]*\] ")  # [2026-11-23 02:06:54,047 C 28345 28375]

@@ -2,10 +2,10 @@
 
 Ray places an actor on a node with room, or lets it wait. Ray runs the actor's calls and reports
 which were lost and why. Ray's own restarts and retries are off, for two reasons. First,
-with ``max_restarts`` above 0, Ray 2.60 reports a lost call only as "the actor was restarted",
-without the cause, such as low memory (scripts/cluster_check memory). Second, the job itself counts
-the tries of a lost item, puts it last in the queue, and checks for existing results. If an actor is
-lost, we start a new one in its place. Each actor has one call at a time, so it never has two items.
+with ``max_restarts`` above 0, Ray 2.60 reports a lost call only as "the actor was restarted", not
+with the cause, such as low memory (``scripts/cluster_check memory`` shows this). Second, the job
+itself counts the tries of a lost item, puts it last in the queue, and checks for existing results.
+We replace a lost actor by a new one. Each actor has one call at a time, so it never has two items.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HEAD_S = 90.0  # time limit for the cluster's head to answer
 WAITING_S = 60.0  # if no node has had room for this long, waiting actors are withdrawn ...
 AGAIN_S = 300.0  # ... and new ones are requested only after this time
 NO_WORKER_S = 600.0  # the job ends after this time without any worker on a node
-MEMORY_S = 5.0  # pause after Ray killed a worker for its memory, which may be freed only later
+MEMORY_S = 5.0  # pause after Ray killed a worker for its memory, since it may be freed with a delay
 CLOSING_S = 10.0
 LIMITS = {"load": LOADING_S + SILENT_S, "work": SILENT_S, "look": SILENT_S}
 
@@ -267,8 +267,8 @@ class Workers(Places[_Place]):
 
     def _lose(self, place: _Place, why: str) -> None:
         """An actor is gone or silent: report its item as failed, and start another actor."""
-        # Count a failed load only if the actor was loading: actors that wait for a node may be lost
-        # any number of times. Running out of memory always counts.
+        # It is a failed load if the actor was loading, or ran out of memory. It is not one if
+        # the actor still waited for a node.
         loads = place.state == "loading" or NO_MEMORY in why
         if not self._fail_task(place, why) and loads:
             place.failed_loads += 1
@@ -302,7 +302,7 @@ class Workers(Places[_Place]):
     # ---- the number of workers
 
     def _balance(self, now: float) -> None:
-        """Request more workers if there is room. Workers that have a node are never withdrawn."""
+        """Request more workers, or withdraw some of those that still wait for a node."""
         self._balanced = now
         standing = self._standing()
         waiting = [place for place in standing if place.state == "waiting"]
@@ -311,8 +311,8 @@ class Workers(Places[_Place]):
             self._without = now
         elif now - self._without > NO_WORKER_S:
             self._collapse(
-                f"no node offered a worker {_words(self.need)} for {NO_WORKER_S:.0f} s "
-                f"({len(self.nodes.found)} nodes)"
+                f"for {NO_WORKER_S:.0f} s, no node had room for a worker of {_words(self.need)} "
+                f"(nodes: {len(self.nodes.found)})"
             )
             return
         if self._load.digest is None:
@@ -331,9 +331,9 @@ class Workers(Places[_Place]):
                 self._add_place()
 
     def _wanted(self, now: float, standing: int) -> int:
-        """Return the number of workers to request. With --workers N it is N, even if fewer fit now,
-        since a cluster may add nodes. Otherwise it is the number that fits on the nodes, but at
-        least one unless all nodes were given up."""
+        """Return the number of workers to have: N with --workers N, even if fewer fit now, because
+        a cluster may add nodes; otherwise as many as fit on the nodes, but at least one. Workers
+        that could not load are not replaced."""
         room = room_of(self.need, self.nodes.found, self._avoid)
         if room != self._room:  # the number of nodes has changed
             self._room, self._sated = room, float("-inf")

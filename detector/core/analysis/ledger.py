@@ -50,7 +50,7 @@ class StageRow:
 class ThreadRow:
     """A thread in the ledger, in milliseconds per frame: wall = busy + waits + preempted + other.
 
-    ``foreign``: how much (0 to 1) of its waiting for a core was caused by other programs. ``rest``:
+    ``foreign``: the share (0 to 1) of its waiting for a core that other programs caused. ``rest``:
     the unexplained time (``ThreadFigures.unplaced_s``) as a share of the thread's wall time.
     """
 
@@ -91,12 +91,12 @@ class ThreadRow:
 
     @property
     def lock_ms(self) -> float | None:
-        """Time between stages and waits, spent waiting for a lock of the interpreter or a queue."""
+        """Time between stages and waits, spent waiting for the interpreter's or a queue's lock."""
         return None if self.other is None else self.other.blocked_ms
 
 
 def stage_cpu_s(summary: Summary, name: str) -> float:
-    """Return a stage's CPU seconds, including libraries' threads (with --sync, all threads)."""
+    """Return a stage's CPU seconds, with libraries' threads; with --sync, of all threads."""
     stage = summary.stages[name]
     inside = summary.cpu.stages_include_libraries
     return stage.cpu_s + (0.0 if inside else stage.library_cpu_s or 0.0)

@@ -39,8 +39,8 @@ MOSTLY_LIBRARIES = 0.5
 ROUNDING = 1e-4  # share of a frame's time; anything smaller is a rounding error
 MAX_OTHERS = 0.05  # share of all cores; if other programs use more, we do not trust a run's times
 MAX_ERROR = 0.1  # share of the FPS; we report a gain only if the estimate is this close
-# We report no larger gain. Without a stage, the others get faster too (warmer caches), by up to 0.3
-# of that stage's time (scripts/gain_check), which would exceed MAX_ERROR for larger gains.
+# We report no larger gain: its error could exceed MAX_ERROR. Without a stage, the others get faster
+# too (warmer caches), together by up to 0.3 of that stage's time (scripts/gain_check).
 MAX_GAIN = 0.25
 NEGLIGIBLE = 0.005  # share of a frame's time, or gain; anything smaller counts as 0
 EQUAL = 0.02  # share of the FPS; gains that differ by less count as equal
@@ -69,8 +69,8 @@ class FrameCosts:
     period_s: float  # run seconds / frames
     outside_s: float  # part of the period outside the loop: opening the source, closing files
     stages: dict[str, float]  # time needed; for infer, the time with at least one call running
-    # Busy time of the stage's threads, including waits for a core, plus the CPU time in which
-    # libraries' threads worked for the stage while its own threads were not asleep.
+    # Busy time of the stage's threads, including waits for a core, plus the CPU time of libraries'
+    # threads that worked for the stage while its own threads were not asleep.
     ran: dict[str, float]
     per_thread: dict[str, float]  # time needed, divided by the number of the stage's threads
     stage_cpu: dict[str, float]  # CPU time, with libraries' threads if their stage is known
@@ -198,7 +198,7 @@ def frame_times(
 
 def _stage_cpu_s(stage: StageFigures, sync: bool) -> float:
     """Return CPU seconds of the stage's thread and of libraries' threads working for it. In the
-    plain loop, ``cpu_s`` covers all threads of the process, including codecs of other stages."""
+    plain loop (``sync``), ``cpu_s`` covers all threads, including codecs of other stages."""
     if not sync:
         return stage.cpu_s + (stage.library_cpu_s or 0.0)
     if stage.split is None or stage.library_cpu_s is None:
@@ -312,8 +312,8 @@ def is_reliable(times: FrameCosts, remaining: Mapping[str, float]) -> bool:
 
 
 def limit_without(times: FrameCosts, stage: str) -> str | None:
-    """Return what limits a run without ``stage``: a group, CPU or FILES; None if nothing does,
-    so that the run becomes shorter by the stage's whole time."""
+    """Return what limits a run without ``stage``: a group, CPU or FILES. None if nothing does:
+    the run then becomes shorter by the stage's whole time."""
     rest = max(0.0, times.period_s - times.ran[stage])
     if times.sync or period_without(times, stage) <= rest:
         return None
@@ -323,7 +323,7 @@ def limit_without(times: FrameCosts, stage: str) -> str | None:
 
 
 def gain_without(times: FrameCosts, stage: str) -> float:
-    """Return the growth of end-to-end FPS without ``stage``: 0.08 = 8% faster; may be infinite."""
+    """Return the growth of end-to-end FPS without ``stage`` (0.08: 8% faster); may be infinite."""
     return _gain_to(times, period_without(times, stage))
 
 
@@ -389,7 +389,7 @@ def judge(times: FrameCosts | None, choices: Choices = Choices()) -> Verdict:
 
 def _stage_to_change(times: FrameCosts) -> str | None:
     """Return the longest stage of the slowest group, or another stage if its gain is larger. Return
-    None if no stage ran. The choice depends only on needed times, so not on other programs."""
+    None if no stage ran. We use the times that stages need, which other programs do not change."""
     groups = times.groups({})
     slowest = max(groups, key=lambda group: groups[group])
     candidates = times.stages if times.sync else grouped(times.stages)[slowest]

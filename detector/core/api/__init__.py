@@ -50,8 +50,8 @@ FOR_PROCESS = KEYWORDS.union(
 
 _open: weakref.WeakSet[Detector] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_open.clear)  # open Detectors belong to the parent
-# At exit, decoders are released by finalizers, which must run after ``_close_open``. ``atexit``
-# runs in reverse order, so we create the first finalizer before ``_close_open`` is registered.
+# At exit, decoders are released by finalizers, which must run after ``_close_open``. The first
+# finalizer registers them all with ``atexit``, which runs in reverse order. So create one here.
 weakref.finalize(_open, bool)
 _exiting = threading.Event()
 
@@ -112,7 +112,7 @@ class Detector(AnswersAttributes):
         >>> len(found), detector.names
         (0, ('person', 'vehicle'))
 
-    ``track``: "bytetrack" (True), "ocsort" or "sort" gives the objects of ``stream`` stable ids
+    ``track``: "bytetrack" (or True), "ocsort" or "sort" gives the objects of ``stream`` stable ids
     (``found.track_ids``); so does any object with ``update(detections, frame) -> ids``. With
     ``infer_every=3``, ``frame.coasting`` marks frames whose boxes come from tracks.
     With ``zones="zones.yaml"``, or its content, ``{"lines": {"door": [[0, 300], [960, 300]]}}``,

@@ -46,7 +46,7 @@ class Detections(AnswersAttributes, types.Detections):
     [M]; ``names``: class id -> name; ``track_ids``: [M]; ``coasting``: [M], whether a box was not
     detected but moved by its track (``infer_every``); ``scene``: this frame's events at lines and
     in zones (``zones``). The last three are None without their options. Iterating and ``found[0]``
-    yield ``Detection``; indexing with a mask and ``of`` return subsets; ``==`` compares all values.
+    yield ``Detection``; ``found[mask]`` and ``of`` return subsets; ``==`` compares all values.
 
         >>> boxes, scores = np.float32([[10, 20, 50, 90], [60, 20, 80, 90]]), np.float32([0.9, 0.6])
         >>> found = Detections(boxes, scores, np.array([0, 1]), ("person", "vehicle"))

@@ -41,7 +41,7 @@ def resolve_config(
     config_file: str | None, flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
 ) -> Config:
     """Return a command's configuration. Raises UsageError with the wrong key's path. ``flags``:
-    option -> value, None if not given. ``defaults``: of the command; --config overrides them."""
+    option -> value, None if not given. ``defaults``: the command's; --config overrides them."""
     return merge_levels(*collect_levels(config_file, flags, defaults))
 
 
@@ -103,7 +103,7 @@ def merge_levels(*levels: tuple[str, Mapping[str, Any]]) -> Config:
 
 
 def with_implied(config: Config) -> Config:
-    """Add the options that outputs need: --save tracks turns on --track."""
+    """Add the options that outputs need. For example, ``--save tracks`` turns on ``--track``."""
     from detector.core import sinks
 
     for sink in sinks.in_order({*(config.output.save or ())} & {*sinks.names()}):
@@ -171,7 +171,7 @@ def _check(origin: str, name: str, value: Any) -> Any:
     if isinstance(value, str) and "://" in value:
         from detector.core.errors.addresses import Address
 
-        Address(value, "secret_path" in leaf.metadata)  # registers secrets before any message
+        Address(value, "secret_path" in leaf.metadata)  # from now on, messages hide its secrets
     where = flag_of(leaf) if origin == COMMAND_LINE else f"{origin}: {group}.{name}"
     if name == "zones" and isinstance(value, Mapping):
         value = json.dumps(value)

@@ -514,8 +514,8 @@ if not TYPE_CHECKING:  # adds the groups of the wings
 
 @cache
 def option_groups() -> Mapping[str, Any]:
-    """Return group -> class in the order of --help. If the class of a wing's group has ``after``,
-    the group follows the core's group of that name; otherwise it is at the end."""
+    """Return group -> class in the order of --help. A wing's group follows the core's
+    group that its class names in ``after``. Without ``after``, it is at the end."""
     ordered: dict[str, Any] = {}
     added = wings.options()
     for name, kind in CORE_GROUPS.items():

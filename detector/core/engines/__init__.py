@@ -79,7 +79,7 @@ def libraries() -> list[str]:
 
 
 def why_unusable(*only: str) -> dict[str, str | None]:
-    """Return engine -> why it is unusable (or None), for all or ``only``. Imports no library."""
+    """Return engine -> why it is unusable, or None; by default for all. Imports no library."""
     return {name: describe_absence(find(name)) for name in names() if not only or name in only}
 
 
@@ -95,9 +95,9 @@ def describe_absence(engine: type[Engine]) -> str | None:
 
 
 def why_absent(name: str) -> str | None:
-    """Return why an engine cannot be used here, or None, without importing its library. Missing
-    hardware is reported before a missing library. ``why_unusable``, which ``auto`` uses, checks
-    hardware only if the library is installed, to avoid starting a driver for nothing."""
+    """Return why an engine cannot be used here, or None. Imports no library. If hardware and
+    library are missing, we report the hardware. ``why_unusable``, which ``auto`` uses, reports
+    the library: it starts no driver for an engine whose library is not installed."""
     engine = find(name)
     reason = describe_absence(engine)
     return reason if reason is None or is_installed(name) else engine.absent() or reason

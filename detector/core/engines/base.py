@@ -72,7 +72,7 @@ class EngineOptions:
 @dataclass(frozen=True, slots=True)
 class LayerExecution:
     """A layer as the engine ran it. ``precision``: one of ``PRECISIONS``, or u8, int32 and so on.
-    ``nodes``: the graph's nodes that were fused into it, or () if the layer is the one node of
+    ``nodes``: the graph's nodes that were fused into it, or () if the layer is a single node of
     the same name. ``view``: whether the layer copies no data."""
 
     name: str
@@ -276,8 +276,8 @@ class Engine:
 def check_contract(
     engine: str, network: Network, inputs: list[tuple[str, Any]], outputs: list[tuple[str, Any]]
 ) -> None:
-    """Raise EngineError if ``inputs`` or ``outputs``, pairs (name of the type, shape), differ from
-    the network's, since the engine might then write past the end of our arrays."""
+    """Raise EngineError if ``inputs`` or ``outputs`` differ from the network's: the engine might
+    write past the end of our arrays. Both list (name of the type, shape)."""
     wanted_inputs = [("uint8", network.input_shape)]
     wanted_outputs = [("float32", tuple(shape)) for shape in network.output_shapes]
     if inputs != wanted_inputs or outputs != wanted_outputs:
@@ -329,7 +329,7 @@ MAX_STREAMS = 8
 
 def best_streams(options: EngineOptions) -> int:
     """Return how many requests fill the cores, at most 8. More requests are faster than more
-    threads per request, which wait for each other at every layer (docs/settings.md)."""
+    threads per request, because threads wait for each other at every layer (docs/settings.md)."""
     return min(MAX_STREAMS, max(1, usable_cores() // max(1, options.threads)))
 
 

@@ -26,7 +26,7 @@ import re
 
 from detector.core.errors.secrets import redact
 
-LONGEST = 2000  # characters of a message at most; it may quote a name of 10 MB from a file
+LONGEST = 2000  # characters; longer messages are cut: they may quote a name of 10 MB
 
 EXIT_DONE = 0
 EXIT_INTERNAL = 1

@@ -73,7 +73,7 @@ def reserve(what: str, folder: Path, names: Iterable[str]) -> None:
 
 
 def refuse_kept(target: str | Path, cure: str = "choose another with -o") -> None:
-    """Raise UsageError if writing ``target``, under any name, would overwrite a protected file."""
+    """Raise UsageError if ``target`` is a protected file (by any path), or has a reserved name."""
     if (guard := _current.get()) is None:
         return
     real = Path(os.path.realpath(target))

@@ -44,7 +44,7 @@ class HeldFile:
                 self.name = link
 
     def _may_be_a_playlist(self) -> bool:
-        """Return whether the file may contain relative paths, so that we must open its own path."""
+        """Return whether the file may contain relative paths. If so, open it by its own path."""
         start = os.pread(self.descriptor, 64, 0)
         return not start or start.decode("ascii", "replace").replace("\n", "").isprintable()
 
@@ -115,7 +115,7 @@ _entering = threading.Lock()
 @contextmanager
 def hold(path: str, suffix: str | None = None) -> Iterator[HeldFile | None]:
     """Keep ``path`` open during the block. Yield None if it cannot be opened; later reads
-    report why. ``suffix``: that of the name that libraries open; None: the suffix of ``path``."""
+    report why. ``suffix``: the suffix that libraries see; None: that of ``path``."""
     if not os.path.isfile(path):
         yield None
         return

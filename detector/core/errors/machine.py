@@ -33,7 +33,7 @@ def usable_cores() -> int:
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """Return the CPU's flags (x86) or features (ARM), or nothing if this is not Linux."""
+    """Return the CPU's flags (x86) or features (ARM), or none if this is not Linux."""
     try:
         lines = (PROC / "cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -83,7 +83,7 @@ def is_roots(path: Path) -> bool:
 
 def _is_private_group(gid: int, path: Path) -> bool:
     """Return whether a group contains only this account or root. On many systems an account has a
-    group of the same name and the umask 002, so that the group may write to the account's files."""
+    group of the same name and the umask 002. This group may then write to the account's files."""
     with suppress(OSError):
         if ACL in os.listxattr(path):
             return False

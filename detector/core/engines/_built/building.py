@@ -193,8 +193,8 @@ def _describe_unstored_key(folder: Path) -> str | None:
 
 
 def rewrite(folder: Path, name: str, made: Callable[[dict[str, Any] | None], bytes]) -> Path:
-    """Replace a sealed JSON object atomically. ``made`` gets the old object, or None if there is no
-    valid file, and returns the new content."""
+    """Atomically replace a JSON object that has a proof (store.py). ``made`` gets the old object
+    (None if no valid file exists) and returns the new content."""
     target = folder / name
     with _output_errors(folder):
         make_private_folder(folder)

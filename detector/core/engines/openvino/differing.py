@@ -55,7 +55,7 @@ SATURATING = frozenset(("Add", "Sub", "Mul", "Neg", "Abs"))
 
 
 def find_differing(network: Network) -> str | None:
-    """Return the first node of an ONNX file that may differ, such as "down (Resize)", or None."""
+    """Return an ONNX file's first node that may differ, such as "down (Resize)", or None."""
     if "recognised" not in network.details:
         return None
     from onnx import helper

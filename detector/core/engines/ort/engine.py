@@ -27,10 +27,10 @@ from detector.core.errors import EngineError
 from detector.core.errors.writing import temporary_folder
 from detector.core.models.base import Network
 
-# Log fatal errors only: other errors raise exceptions, and only we write to stdout and stderr.
+# Log fatal errors only. Others raise exceptions, and a library must not print to our streams.
 SILENT = 4
-# This optimiser would round the float weights of a convolution to int8 if the convolutions around
-# it are quantised, although the graph keeps them in float.
+# This optimiser rounds a float convolution's weights to int8 if the convolutions around it are
+# quantised.
 UNWANTED = {"WeightBiasQuantization"}
 
 

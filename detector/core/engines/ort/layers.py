@@ -44,7 +44,7 @@ NAMES = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16", "uint8": "u8", 
 
 
 def split_into_runs(events: list[dict[str, Any]]) -> list[list[tuple[str, str, float]]]:
-    """Return for each run (name, operator, ms) of its nodes, in order, with 1 us resolution."""
+    """For each run, list its nodes in order: (name, operator, ms), with a resolution of 1 us."""
     nodes = [
         event for event in events if event.get("cat") == "Node" and event["name"].endswith(SUFFIX)
     ]
@@ -166,7 +166,7 @@ def _computes(node: Any) -> bool:
 
 
 def _find_constant_nodes(graph: Any) -> set[str]:
-    """Return the nodes that depend only on constants, which ONNX Runtime computes on loading."""
+    """Return the nodes that depend only on constants. ONNX Runtime computes them on loading."""
     constant = {tensor.name for tensor in graph.initializer}
     folded = set()
     for node in graph.node:

@@ -1,4 +1,4 @@
-"""Convert ONNX operators, each by its function: node -> (torch module, names of the inputs)."""
+"""Convert ONNX operators. Each has a function: node -> (torch module, names of its inputs)."""
 
 from __future__ import annotations
 

@@ -169,8 +169,8 @@ _users: list[tuple[bool, bool]] = []
 
 @contextmanager
 def arithmetic(tf32: bool, benchmark: bool) -> Iterator[None]:
-    """Set how a GPU's libraries compute while the block runs, in the whole process. Threads that
-    need other settings wait. ``benchmark``: cuDNN tries its algorithms once per shape."""
+    """During the block, set how a GPU's libraries compute in the whole process. Threads that need
+    other settings wait. ``benchmark``: cuDNN tries its algorithms once per shape."""
     requested = tf32, benchmark
     with _changed:
         _changed.wait_for(lambda: not _users or _users[0] == requested)

@@ -35,7 +35,7 @@ class FixedBatchError(Exception):
 
 
 def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of a graph whose batch size is dynamic. Raises FixedBatchError."""
+    """Copy a graph, and make the copy's batch size dynamic. Raises FixedBatchError."""
     import onnx
     from onnx import shape_inference
 

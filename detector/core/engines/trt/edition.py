@@ -106,7 +106,7 @@ class Edition:
         return engine.create_execution_context()
 
     def create_cache(self, engine: Any, known: bytes | None) -> Any:
-        """Return a cache for the code compiled when a plan is loaded; None if none is compiled."""
+        """Return a cache for the code that the library compiles when it loads a plan, or None."""
         return None
 
 

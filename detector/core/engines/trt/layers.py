@@ -131,7 +131,7 @@ def _assign_nodes(layers: Sequence[tuple[bool, Sequence[str]]]) -> list[tuple[st
 
 
 def make_profiler(trt: Any) -> Any:
-    """Return an ``IProfiler`` whose method ``taken`` returns (layer, ms) since its last call."""
+    """Return an ``IProfiler``. Its ``taken`` returns each (layer, ms) since the previous call."""
 
     class KeptTimes(trt.IProfiler):  # type: ignore[misc]
         def __init__(self) -> None:

@@ -80,7 +80,7 @@ class PlanError(Exception):
 
 
 def edition_of(plan: bytes) -> Edition | None:
-    """Return the library that built a plan, from its first bytes; None if it is not a plan."""
+    """Find out from a plan's first bytes which library built it; None if it is not a plan."""
     return next((edition for edition in EDITIONS if plan[:4] == edition.magic), None)
 
 
