@@ -74,6 +74,9 @@ class EventTarget(Protocol):
 
     name: str
 
+    @property
+    def failing(self) -> bool: ...
+
     def send(self, event: Event) -> None: ...
 
     def lost(self) -> int: ...
@@ -157,3 +160,5 @@ class LiveFigures:
     bottleneck: str = ""  # a sentence for the user
     engine_age_s: float | None = None  # since the engine last finished a request; 0 if it is idle
     events: Mapping[tuple[str, str], int] = field(default_factory=dict)  # receiver, result -> count
+    # Camera ("" for receivers of events) and output -> whether writing fails now, and losses.
+    outputs: Mapping[tuple[str, str], tuple[bool, int]] = field(default_factory=dict)

@@ -265,7 +265,8 @@ class _LiveRun:
         return [one.name for one in self.roster.listed] if self.roster.lists else []
 
     def _figures(self) -> LiveFigures:
-        return replace(self._status.figures(), events=self._filters.counts.copy())
+        outputs = self._router.states() | self._events.states()
+        return replace(self._status.figures(), events=self._filters.counts.copy(), outputs=outputs)
 
     def _send(self, event: Event) -> None:
         self.outputs.handle(event)
@@ -462,6 +463,8 @@ class _LiveRun:
             self._monitor.join(2 * STOP_TIMEOUT_S)
 
     def _close_outputs(self, why: str) -> None:
+        losses = self._router.states().items()
+        self._notes += [f"{' '.join(key)}: {count} lost" for key, (_, count) in losses if count]
         self._router.close(why)
         if not self._outputs_closed:
             self._outputs_closed = True

@@ -34,7 +34,7 @@ from detector.live import run as live
 from detector.live.base import Event
 from detector.live.day import DecodingSums
 from detector.live.guest import reads_cameras
-from detector.live.rows import CameraRows
+from detector.live.rows import CameraRows, DayRows
 from detector.live.run import Observers, detect_live
 from detector.live.sources import collect
 from detector.live.sources.base import LIVE, WAITING
@@ -88,7 +88,7 @@ def loaded():
 
 
 class EventTarget:
-    name = "the test"
+    name, failing = "the test", False
 
     def __init__(self, events: list[Event]) -> None:
         self.send = events.append
@@ -612,6 +612,20 @@ def test_clock_jump_loses_no_picture(feeds, monkeypatch):
     files = sum(stream.output_counts["recording"]["files"] for stream in streams)
     assert files == len(list(Path("live/a/video").glob("*Z*.mp4"))) >= 1
     assert [event.event for event in events] == ["camera_up", "camera_down"]
+
+
+def test_lost_rows_are_in_the_figures_and_the_closing_notes(feeds, monkeypatch):
+    monkeypatch.setattr(DayRows, "_append", lambda self, *_: self._pause(OSError(28, "full")))
+    figures = []
+    observers = Observers(figures_to=figures.append)
+
+    def wait() -> None:
+        wait_for(lambda: figures[0]().outputs.get(("a", "jsonl"), (False, 0))[1] > 2)
+        assert figures[0]().outputs["a", "jsonl"][0]
+
+    result = run_during(feeds, wait, "rtsp://a/door", around=observers)
+    lost = result.summary.streams[0].output_counts["jsonl"]["lost"]
+    assert f"a jsonl: {lost} lost" in result.summary.notes
 
 
 def test_internal_error_is_logged_once(feeds, monkeypatch):

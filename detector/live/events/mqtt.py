@@ -47,7 +47,7 @@ def level(text: str) -> str:
 class MqttTarget:
     """Keeps a connection to a broker. paho has a thread and a bounded queue, and reconnects."""
 
-    name = "MQTT"
+    name = "mqtt"
     subscribes = False
     # Selects the events for TOPIC/CAMERA/event.
     accepts: Callable[[Event], bool] = staticmethod(lambda event: True)
@@ -68,7 +68,7 @@ class MqttTarget:
         except ImportError as error:
             raise UsageError(INSTALL) from error
         self._notice = notice
-        self._refused = self._closing = False
+        self._refused = self._closing = self._is_down = False
         self._reported = NOTHING
         self._since_s = 0.0  # when the connection began, on the monotonic clock; 0 without one
         self._lock = threading.Lock()
@@ -117,10 +117,13 @@ class MqttTarget:
     def _report_once(self, why: str, weight: int = TROUBLE) -> None:
         """Report a problem if all problems reported so far had a lower ``weight``."""
         if weight > self._reported:
-            self._reported = weight
+            self._reported, self._is_down = weight, True
             self._notice(f"events to {self._address}: {why}")
 
     def _on_publish(self, client: Any, data: Any, number: int, code: Any, more: Any) -> None:
+        if self._is_down and not code.is_failure:
+            self._is_down = False
+            self._notice(f"events to {self._address}: connected again")
         with self._lock:
             self._pending -= 1
             self._lost += bool(code.is_failure)
@@ -169,6 +172,10 @@ class MqttTarget:
                 self._lost += 1
                 if topic in self._latest:
                     self._outdated.add(topic)
+
+    @property
+    def failing(self) -> bool:
+        return not self._client.is_connected()
 
     def lost(self) -> int:
         with self._lock:

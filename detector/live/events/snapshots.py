@@ -21,11 +21,13 @@ QUALITY = 85  # JPEG quality, 0 to 100
 class Snapshots:
     """Writes FOLDER/CAMERA/snapshots/TIME-EVENT-CLASS.jpg."""
 
+    name = "snapshots"
+
     def __init__(self, folder: Path, notice: Callable[[str], None] = lambda _: None) -> None:
         self._folder = folder
         self._notice = notice
         self.show: Callable[[str, bytes], object] = lambda camera, jpeg: None  # gets each snapshot
-        self._failing = False
+        self.failing = False
         self._lost = 0
         # Key (camera, time) and file of the last snapshot.
         self._last: tuple[tuple[str, str], Path] | None = None
@@ -80,13 +82,13 @@ class Snapshots:
                 if not done:
                     raise OSError("the picture cannot be encoded")
                 os.close(open_folder(path.parent, 2))  # CAMERA/snapshots
-                write_whole(path, data.tobytes(), ours=True)
-                self._failing = False
+                write_whole(path, data.tobytes(), "free some space there", ours=True)
+                self.failing = False
                 self.show(path.parent.parent.name, data.tobytes())
             except Exception as error:  # a full disk stops pictures, not detection
                 self._lost += 1
-                if not self._failing:
-                    self._failing = True
+                if not self.failing:
+                    self.failing = True
                     self._notice(f"snapshots: {path.name} was not written: {error}")
 
 

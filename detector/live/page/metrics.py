@@ -19,6 +19,7 @@ from detector.live.page.documents import LIVE, is_healthy
 from detector.live.sources.base import STATES
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # the format of ``generate_latest``
+OUTPUT = ("camera", "output")  # labels; receivers of events have no camera
 
 
 class RunCollector(Collector):
@@ -37,7 +38,9 @@ class RunCollector(Collector):
         yield info
         figures = self._figures()
         yield _gauge(
-            "healthy", "1 if a camera is live and the engine responds.", is_healthy(figures)
+            "healthy",
+            "1 if a camera is live, the engine responds, and rows and recordings are written.",
+            is_healthy(figures),
         )
         if figures is not None:
             yield from _run_metrics(figures)
@@ -88,7 +91,16 @@ def _run_metrics(figures: LiveFigures) -> Iterator[Metric]:
     )
     for labels, count in figures.events.items():
         events.add_metric(labels, count)
-    yield events
+    failing = GaugeMetricFamily(
+        "detect_video_output_failing", "1 if it cannot be written or delivered.", labels=OUTPUT
+    )
+    lost = CounterMetricFamily(
+        "detect_video_output_lost", "Rows, pictures or events not written.", labels=OUTPUT
+    )
+    for key, (fails, count) in figures.outputs.items():
+        failing.add_metric(key, fails)
+        lost.add_metric(key, count)
+    yield from (events, failing, lost)
 
 
 def _stream_metrics(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:

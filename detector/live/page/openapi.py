@@ -73,7 +73,8 @@ def description() -> dict[str, Any]:
             "/": _get("The web page.", "text/html", TEXT),
             "/healthz": {
                 "get": {
-                    "summary": "Returns 200 if a camera is live and the engine responds.",
+                    "summary": "Returns 200 if a camera is live, the engine responds, and rows "
+                    "and recordings are written.",
                     "security": [],
                     "responses": {
                         "200": _response("ok", "text/plain", TEXT),

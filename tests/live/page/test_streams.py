@@ -238,14 +238,16 @@ def test_closing_server_sends_end_and_closes_streams():
         ({"engine_age_s": 29.0}, True),
         ({"engine_age_s": 31.0}, False),
         ({"engine_age_s": None}, True),  # unknown
+        ({"outputs": {("door", "recording"): (True, 9)}}, False),
+        ({"outputs": {("door", "recording"): (False, 9), ("", "webhook"): (True, 9)}}, True),
     ],
 )
-def test_health_depends_on_cameras_and_engine(facts, ok):
+def test_health_depends_on_cameras_engine_and_disk(facts, ok):
     run = FakeRun("door", "gate")
     for name in ("door", "gate") if "state" in facts else ():
         run.set(name, state=facts["state"])
-    if "engine_age_s" in facts:
-        run.run = replace(run.run, engine_age_s=facts["engine_age_s"])
+    about_run = {key: facts[key] for key in ("engine_age_s", "outputs") if key in facts}
+    run.run = replace(run.run, **about_run)
     if facts.get("streams") == 0:
         run.streams = {}
     assert documents.is_healthy(run.figures()) is ok
@@ -375,9 +377,12 @@ def test_metrics_keep_the_rules_of_prometheus(served, monkeypatch):
     from prometheus_client.parser import text_string_to_metric_families
 
     monkeypatch.setattr("detector.live.page.streams.SNAPSHOT_S", PATIENCE_S)
+    failing = {("", "webhook"): (True, 3), ("door", "jsonl"): (False, 5)}
+    served.run.run = replace(served.run.run, outputs=failing)
     served.run.set("door", name="door")
     with show_pictures(served.run):
         served.client.ask("/api/streams/door/snapshot.jpg")
+    wait_for(lambda: served.client.ask("/api/streams").json()["failing"] == ["webhook"])
     answer = served.client.ask("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     read = text_string_to_metric_families(answer.body.decode())
@@ -397,6 +402,8 @@ def test_metrics_keep_the_rules_of_prometheus(served, monkeypatch):
     assert values["detect_video_stream_state", "door", "live"] == 1
     assert values["detect_video_stream_state", "door", "waiting"] == 0
     assert values["detect_video_healthy",] == 1
+    assert values["detect_video_output_failing", "", "webhook"] == 1
+    assert values["detect_video_output_lost_total", "door", "jsonl"] == 5
     assert values["detect_video_page_encoded_pictures_total",] == 1
     assert values["process_resident_memory_bytes",] > 1e6
 

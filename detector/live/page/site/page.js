@@ -333,7 +333,9 @@ function show(now) {
   disconnected = false;
   const lost = now.streams.filter((one) => one.state !== "live");
   const file = now.streams.length > 0 && now.streams.every((one) => one.kind === "file");
-  setHealth(now.healthy ? lost.length && !file ? "wait" : "good" : "bad", now.healthy ? lost.length && !file ? `${lost.length} of ${now.streams.length} down` : "healthy" : "not healthy");
+  const problems = lost.length && !file ? [`${lost.length} of ${now.streams.length} down`] : [];
+  if (now.failing.length) problems.push(`not written: ${now.failing.join(", ")}`);
+  setHealth(now.healthy ? problems.length ? "wait" : "good" : "bad", problems.join("; ") || (now.healthy ? "healthy" : "not healthy"));
   setText($("uptime"), `up ${duration(now.uptime_s)}`);
   const live = now.streams.filter((one) => one.state === "live");
   setNumber("live", file ? `${now.streams.length}` : `${live.length} of ${now.streams.length}`, file ? (now.streams.length === 1 ? "file" : "files") : "cameras live");
