@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from detector.core.errors import OutputError, UsageError
+from detector.core.errors import OutputError
 from detector.core.stages.annotate import Style
 from detector.core.types import Detections, Frame, Image
 from detector.live.base import (
@@ -284,5 +284,3 @@ def _targets(
             mqtt = HomeAssistant(*login, prefix=prefix, notice=notice)
         mqtt.accepts = partial(filters.passes, MQTT)
         yield mqtt
-    elif config.mqtt_discovery is not None:
-        raise UsageError("--mqtt-discovery needs a broker; add --mqtt mqtt://HOST/TOPIC")

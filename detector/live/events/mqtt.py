@@ -62,7 +62,7 @@ class MqttTarget:
     ) -> None:
         """Start to connect. Raises UsageError for an invalid address, or if paho is missing."""
         self._address = Address(url)
-        host, port, self._topic, tls, user, password = _parse(url, self._address, user, password)
+        host, port, self._topic, tls, user, password = parse_broker(url, user, password)
         try:
             from detector.live.events.broker import Client
         except ImportError as error:
@@ -200,10 +200,11 @@ class MqttTarget:
             self._pending = 0
 
 
-def _parse(
-    url: str, address: Address, user: str | None, password: str | None
+def parse_broker(
+    url: str, user: str | None = None, password: str | None = None
 ) -> tuple[str, int, str, bool, str | None, str | None]:
     """Return host, port, topic, TLS, user and password. Raises UsageError."""
+    address = Address(url)
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port

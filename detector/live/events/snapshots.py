@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -45,7 +46,7 @@ class Snapshots:
         key = event.camera, time
         if self._last is not None and self._last[0] == key:
             return replace(event, snapshot=str(self._last[1]))
-        name = _as_file_name(event.class_name or "camera")
+        name = re.sub(r"[^A-Za-z0-9_-]", "_", event.class_name or "camera")[:40]
         folder = Path(event.camera, "snapshots")
         try:
             if self._pending.full():
@@ -90,11 +91,3 @@ class Snapshots:
                 if not self.failing:
                     self.failing = True
                     self._notice(f"snapshots: {path.name} was not written: {error}")
-
-
-def _as_file_name(text: str) -> str:
-    """Replace all characters except letters, digits, ``_`` and ``-``."""
-    safe = "".join(
-        sign if (sign.isascii() and sign.isalnum()) or sign in "_-" else "_" for sign in text
-    )
-    return safe[:40] or "_"
