@@ -134,7 +134,7 @@ class CameraOutputs:
                 )
                 recording = _CameraRecording(recorder, camera, feed)
                 output = Output(RECORDING, recording, folder / "video", counts=recorder.counts)
-                drawn, paused = lambda: recorder.wants_pictures, lambda: recorder.paused
+                drawn, paused = lambda: recorder.wants_pictures, recorder.is_paused
                 add(replace(output, drawn=drawn, paused=paused))
                 self._recordings[camera.name] = recording
                 if self._record.clips and self._filters.choose_clips(camera):
@@ -237,8 +237,8 @@ class CameraEvents:
         receivers: list[Any] = [*self._targets, *filter(None, (self._snapshots,))]
         return {("", one.name): (one.failing, one.lost()) for one in receivers}
 
-    def close(self) -> list[str]:
-        """Close the receivers concurrently; return a line for each that lost events."""
+    def close(self) -> None:
+        """Close the receivers concurrently."""
 
         def close(target: EventTarget) -> None:
             with suppress(Exception):
@@ -247,8 +247,6 @@ class CameraEvents:
         if self._snapshots is not None:
             self._snapshots.close()
         run_concurrently((partial(close, target) for target in self._targets), EVENTS_CLOSE_S)
-        lost = {name: count for (_, name), (_, count) in self.states().items()}
-        return [f"{name}: {count} lost" for name, count in lost.items() if count]
 
     def remove_created_files(self) -> None:
         for target in self._targets:

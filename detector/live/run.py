@@ -475,9 +475,12 @@ class _LiveRun:
             self._monitor.join(2 * STOP_TIMEOUT_S)
 
     def _close_outputs(self, why: str) -> None:
-        losses = self._router.states().items()
-        self._notes += [f"{' '.join(key)}: {count} lost" for key, (_, count) in losses if count]
+        outputs = self._router.states()
         self._router.close(why)
         if not self._outputs_closed:
             self._outputs_closed = True
-            self._notes += filter(None, [*self._events.close(), self._filters.line()])
+            self._events.close()
+            outputs |= self._events.states()
+            lost = {" ".join(key).strip(): count for key, (_, count) in outputs.items() if count}
+            self._notes += [f"{name}: {count} lost" for name, count in lost.items()]
+            self._notes += filter(None, [self._filters.line()])

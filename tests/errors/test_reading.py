@@ -19,6 +19,15 @@ def test_file_within_the_limit_is_read(tmp_path):
     assert read_text(str(tmp_path / "a"), "a list") == "12345"
 
 
+def test_cure_for_an_unreadable_file_does_not_replace_it(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("detector.core.errors.reading.os.open", refuse)
+    with pytest.raises(UsageError, match="read access"):
+        read_text(tmp_path / "token", "a token", cure="make one with: openssl")
+
+
 @pytest.mark.parametrize("name", ["large", "/dev/zero", "absent", ".", "nul\0name", "latin"])
 def test_unreadable_or_large_file_is_refused_with_its_name(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)

@@ -14,6 +14,7 @@ import av
 import pytest
 
 from detector import Detector
+from detector.live.base import count_drops
 from tests.cli.command import detect_video, start, summary_of
 from tests.live.servers import http, make_clip, rtsp
 from tests.live.streams import read_number
@@ -88,6 +89,9 @@ def test_run_with_a_missing_camera_counts_the_others(tmp_path, clip):
         "dead": False,
     }
     assert streams["yard"]["dropped"]["rate"] > 0
+    shares = [count_drops(one["dropped"], one["received"])[1] for one in streams.values()]
+    assert shares == [one["dropped_share"] for one in streams.values()]
+    assert count_drops({"rate": 80, "newer": 2}, 100) == (2, 0.1)
     assert "port" in streams["dead"]["error"]
     for name in ("door", "yard"):
         rows = run.rows(name)

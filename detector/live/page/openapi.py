@@ -91,11 +91,7 @@ def description() -> dict[str, Any]:
             ),
             f"{camera}/stream.mjpg": _get(
                 "Frames as they arrive, with boxes drawn; a slow client skips some.",
-                "multipart/x-mixed-replace",
-                TEXT,
-                CAMERA,
-                WIDTH,
-                RATE,
+                *("multipart/x-mixed-replace", TEXT, CAMERA, WIDTH, RATE),
             ),
             f"{camera}/start": _post("Start a camera of cameras.yaml.", change),
             f"{camera}/stop": _post("Stop a camera of cameras.yaml.", change),

@@ -76,8 +76,7 @@ class CameraRecorder:
     def wants_pictures(self) -> bool:
         return self._recording.mode == ANNOTATED
 
-    @property
-    def paused(self) -> bool:
+    def is_paused(self) -> bool:
         return self._recording.segments.paused_ns is not None
 
     def write(self, frame: Frame, detections: Detections, in_clip: bool | None = None) -> None:

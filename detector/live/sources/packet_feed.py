@@ -160,10 +160,7 @@ class PacketFeed(ThreadedFeed):
         for index, (picture, frame) in enumerate(pictures):
             arrived_ns = picture.arrival.arrived_ns
             self.status.show(
-                arrived_ns,
-                picture.arrival.epoch,
-                picture.width,
-                picture.height,
+                *(arrived_ns, picture.arrival.epoch, picture.width, picture.height),
                 describe_codec(codec),
                 self._decoder.fingerprint(frame, arrived_ns),
             )

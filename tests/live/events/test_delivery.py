@@ -142,13 +142,17 @@ def test_close_does_not_wait_for_a_failing_receiver():
     assert target.lost() == 20
 
 
-def test_close_reports_only_receivers_that_lost_events():
+def test_state_of_a_receiver_has_its_lost_events():
     good, bad = Scripted(), Scripted("never")
     events = CameraEvents(None, EventsConfig(), print, EventFilters(), [good, bad])
+    bad.name = "bad"
     events.send(event())
+    wait_for(lambda: bad.failing)
+    assert events.states() == {("", "the test"): (False, 0), ("", "bad"): (True, 1)}
     events.send(event(1, "leaves"))
-    wait_for(lambda: bad.delivered)  # or ``close`` would drop the second event
-    assert events.close() == ["the test: 1 lost"]
+    wait_for(lambda: bad.delivered)
+    events.close()
+    assert events.states()["", "bad"] == (False, 1)
     assert events.states() == {("", "the test"): (False, 1)}
 
 

@@ -193,7 +193,7 @@ def test_event_stream_sends_events_and_figures(served, monkeypatch):
 
 def test_history_has_ages_and_rates(served):
     wait_for(lambda: len(served.page.sampler._samples) > 2)
-    served.run.set("gate", state="stalled")
+    served.run.set("gate", state="stalled", dropped={"newer": 10, "rate": 999}, received=1249)
     samples = len(served.page.sampler._samples)
     wait_for(lambda: len(served.page.sampler._samples) > samples + 1)
     history = msgspec.json.decode(
@@ -204,6 +204,7 @@ def test_history_has_ages_and_rates(served):
     assert history.age_ms["gate"][0] == 61.0
     assert history.age_ms["gate"][-1] is None  # a camera that is not live has no age
     assert history.processed_fps["door"][0] is None
+    assert 0 <= max(filter(None, history.dropped_fps["gate"]), default=0) < 100, "without `rate`"
     assert history.processed_fps["door"][-1] == 0.0
 
 
