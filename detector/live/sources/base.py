@@ -28,7 +28,7 @@ STATES = (CONNECTING, LIVE, STALLED, WAITING, ENDED)
 # Why a received picture was not detected.
 NEWER = "newer"  # replaced by a newer picture
 UNDECODED = "undecoded"  # skipped before decoding, to save CPU time (shedding)
-LAG = "lag"  # older than --max-age, so its whole group of pictures was dropped
+LAG = "lag"  # too old (Terms.max_age_s, or EAGER_LAG_S), so its group of pictures was dropped
 RATE = "rate"  # above the camera's ``rate``
 CORRUPT = "corrupt"  # the decoder or the protocol reported damage
 NO_KEY = "no_key"  # before the first key frame of its connection
