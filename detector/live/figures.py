@@ -349,7 +349,7 @@ class LiveStatus:
         dropped[STOPPED] += max(0, member.handed - tally.processed)
         counts = {
             "processed": tally.processed,
-            "reconnects": max(0, facts.connects - 1),
+            "reconnects": facts.reconnects,
             "stalls": facts.stalls,
         }
         return counts, dict(dropped)
@@ -381,7 +381,7 @@ class LiveStatus:
             received=facts.received,
             processed=tally.processed,
             dropped=facts.dropped,
-            reconnects=max(0, facts.connects - 1),
+            reconnects=facts.reconnects,
             stalls=facts.stalls,
             age_ms=recent,
             parts_ms=parts,

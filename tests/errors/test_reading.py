@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,9 +21,7 @@ def test_file_within_the_limit_is_read(tmp_path):
 
 
 def test_cure_for_an_unreadable_file_does_not_replace_it(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise PermissionError(13, "Permission denied")
-
+    refuse = Mock(side_effect=PermissionError(13, "Permission denied"))
     monkeypatch.setattr("detector.core.errors.reading.os.open", refuse)
     with pytest.raises(UsageError, match="read access"):
         read_text(tmp_path / "token", "a token", cure="make one with: openssl")

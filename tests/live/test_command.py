@@ -178,12 +178,8 @@ def test_check_reports_all_errors_of_a_list_and_opens_no_camera(tmp_path):
     ]
     more = ["{name: D, url: 'rtsp://127.0.0.1:1/4'}, {url: '0', classes: [dog], tiles: big}"]
     more_options = ["--webhook", "localhost:9000", "--mqtt", "localhost/dv", "--serve", "0.0.0.0:0"]
-    for entries, errors, options in (
-        (wrong, 5, []),
-        (["0"], 0, []),
-        (wrong[-1:], 1, []),
-        (wrong + more, 12, more_options),
-    ):
+    cases = ((wrong, 5, []), (["0"], 0, []), (wrong[-1:], 1, []), (wrong + more, 12, more_options))
+    for entries, errors, options in cases:
         events = "events: {webhok: {}}, " if options else ""
         (tmp_path / "cameras.yaml").write_text(f"{{{events}cameras: [{', '.join(entries)}]}}")
         done = detect_video("cameras.yaml", "--check", *options, cwd=tmp_path)

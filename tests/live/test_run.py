@@ -560,7 +560,7 @@ class TestList:
         assert [feed.camera.name for feed in feeds] == ["a", "b", "a"]
         assert all(map(is_accounted_for, result.summary.streams))
         first = next(stream for stream in result.summary.streams if stream.name == "a")
-        assert first.received == feeds[0].received + feeds[2].received
+        assert (first.received, first.reconnects) == (feeds[0].received + feeds[2].received, 0)
         numbers = [row["frame"] for row in rows_of_a()]
         assert numbers == sorted(set(numbers)), "frame numbers never restart"
 
@@ -616,14 +616,12 @@ def test_clock_jump_loses_no_picture(feeds, monkeypatch):
 
 def test_lost_rows_are_in_the_figures_and_the_closing_notes(feeds, monkeypatch):
     monkeypatch.setattr(DayRows, "_append", lambda self, *_: self._pause(OSError(28, "full")))
-    figures = []
-    observers = Observers(figures_to=figures.append)
+    around = Observers(figures_to=(figures := []).append)
 
     def wait() -> None:
-        wait_for(lambda: figures[0]().outputs.get(("a", "jsonl"), (False, 0))[1] > 2)
-        assert figures[0]().outputs["a", "jsonl"][0]
+        wait_for(lambda: figures[0]().outputs.get(("a", "jsonl"), ()) > (True, 2))
 
-    result = run_during(feeds, wait, "rtsp://a/door", around=observers)
+    result = run_during(feeds, wait, "rtsp://a/door", around=around)
     lost = result.summary.streams[0].output_counts["jsonl"]["lost"]
     assert f"a jsonl: {lost} lost" in result.summary.notes
 

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -63,10 +64,8 @@ class MqttTarget:
         """Start to connect. Raises UsageError for an invalid address, or if paho is missing."""
         self._address = Address(url)
         host, port, self._topic, tls, user, password = parse_broker(url, user, password)
-        try:
-            from detector.live.events.broker import Client
-        except ImportError as error:
-            raise UsageError(INSTALL) from error
+        from detector.live.events.broker import Client
+
         self._notice = notice
         self._refused = self._closing = self._is_down = False
         self._reported = NOTHING
@@ -205,6 +204,8 @@ def parse_broker(
 ) -> tuple[str, int, str, bool, str | None, str | None]:
     """Return host, port, topic, TLS, user and password. Raises UsageError."""
     address = Address(url)
+    if find_spec("paho") is None:
+        raise UsageError(INSTALL)
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port

@@ -142,10 +142,7 @@ def unique_name(text: str, taken: Container[str], default: str) -> str:
 
 
 def read_cameras(
-    path: str | Path,
-    errors: list[DetectVideoError],
-    loop: bool = False,
-    environment: Mapping[str, str] = os.environ,
+    path: str | Path, errors: list[DetectVideoError], loop: bool = False
 ) -> list[Camera]:
     """Read a ``cameras.yaml``. Adds errors to ``errors``, with the key's path, and ignores what is
     invalid. Raises UsageError or SourceError if there is no list."""
@@ -165,7 +162,7 @@ def read_cameras(
     cameras: list[Camera] = []
 
     def add(where: str, fields: Mapping[str, Any]) -> None:
-        camera = _Reader(where, fields, environment, loop).camera(cameras)
+        camera = _Reader(where, fields, loop).camera(cameras)
         camera = replace(camera, events={**events, **camera.events})
         _refuse_duplicate(where, camera.name, cameras)
         cameras.append(camera)
@@ -180,7 +177,7 @@ def read_cameras(
         valid = {"url": "rtsp://camera", **login}
         for key in entry:  # read each field alone, to find all errors
             with collect(errors):
-                _Reader(where, {**valid, key: entry[key]}, environment, loop).camera(())
+                _Reader(where, {**valid, key: entry[key]}, loop).camera(())
                 valid[key] = entry[key]
         with collect(errors):
             add(where, valid)
@@ -233,11 +230,8 @@ def _refuse_duplicate(where: str, name: str, cameras: Iterable[Camera]) -> None:
 
 
 class _Reader:
-    def __init__(
-        self, where: str, fields: Mapping[str, Any], environment: Mapping[str, str], loop: bool
-    ) -> None:
+    def __init__(self, where: str, fields: Mapping[str, Any], loop: bool) -> None:
         self._where, self._fields, self._loop = where, fields, loop
-        self._environment = environment
 
     def camera(self, before: Sequence[Camera]) -> Camera:
         refuse_unknown(self._where, "key", self._fields, sorted(FIELDS))
@@ -333,7 +327,7 @@ class _Reader:
             name = match[1]
             if not _VARIABLE_NAME.fullmatch(name):
                 self._refuse(key, f"{quote(match[0])} is not a variable; write ${{NAME}}")
-            if not (value := self._environment.get(name)):
+            if not (value := os.environ.get(name)):
                 self._refuse(key, f"the environment variable {name} is not set; set it")
             keep_secret(value)
             return percent(value, safe="") if match.start() < end_of_login else value
