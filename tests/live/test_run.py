@@ -619,7 +619,7 @@ def test_lost_rows_are_in_the_figures_and_the_closing_notes(feeds, monkeypatch):
     around = Observers(figures_to=(figures := []).append)
 
     def wait() -> None:
-        wait_for(lambda: figures[0]().outputs.get(("a", "jsonl"), ()) > (True, 2))
+        wait_for(lambda: figures and figures[0]().outputs.get(("a", "jsonl"), ()) > (True, 2))
 
     result = run_during(feeds, wait, "rtsp://a/door", around=around)
     lost = result.summary.streams[0].output_counts["jsonl"]["lost"]
