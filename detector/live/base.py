@@ -40,6 +40,13 @@ def format_day(time_s: float) -> str:
     return to_local(time_s).date().isoformat()
 
 
+def count_drops(dropped: Mapping[str, int], received: int) -> tuple[int, float]:
+    """Return the number and share of dropped frames, of those that pass the camera's ``rate``."""
+    above_rate = dropped.get("rate", 0)
+    count = sum(dropped.values()) - above_rate
+    return count, count / max(1, received - above_rate)
+
+
 def run_concurrently(calls: Iterable[Callable[[], object]], timeout_s: float | None = None) -> None:
     """Run each call in a thread, and wait up to ``timeout_s`` for each."""
     threads = [threading.Thread(target=call, daemon=True) for call in calls]
@@ -73,6 +80,9 @@ class EventTarget(Protocol):
     """A receiver of events. ``send`` never blocks; ``lost`` counts undelivered events."""
 
     name: str
+
+    @property
+    def failing(self) -> bool: ...
 
     def send(self, event: Event) -> None: ...
 
@@ -157,3 +167,5 @@ class LiveFigures:
     bottleneck: str = ""  # a sentence for the user
     engine_age_s: float | None = None  # since the engine last finished a request; 0 if it is idle
     events: Mapping[tuple[str, str], int] = field(default_factory=dict)  # receiver, result -> count
+    # Camera ("" for receivers of events) and output -> whether writing fails now, and losses.
+    outputs: Mapping[tuple[str, str], tuple[bool, int]] = field(default_factory=dict)

@@ -15,8 +15,9 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from detector.core.errors import OutputError, UsageError
+from detector.core.errors import OutputError
 from detector.core.stages.annotate import Style
 from detector.core.types import Detections, Frame, Image
 from detector.live.base import (
@@ -114,7 +115,7 @@ class CameraOutputs:
 
             folder = self._folder / camera.name
             rows = CameraRows(self._folder, camera, self._notice)
-            add(Output(JSONL, rows, folder, counts=rows.counts))
+            add(Output(JSONL, rows, folder, counts=rows.counts, paused=lambda: rows.paused))
             if rows.created_folder:
                 self.created.add(camera.name)
             if self._zones:
@@ -132,8 +133,9 @@ class CameraOutputs:
                     style=self._style,
                 )
                 recording = _CameraRecording(recorder, camera, feed)
-                path, counts = folder / "video", recorder.counts
-                add(Output(RECORDING, recording, path, lambda: recorder.wants_pictures, counts))
+                output = Output(RECORDING, recording, folder / "video", counts=recorder.counts)
+                drawn, paused = lambda: recorder.wants_pictures, recorder.is_paused
+                add(replace(output, drawn=drawn, paused=paused))
                 self._recordings[camera.name] = recording
                 if self._record.clips and self._filters.choose_clips(camera):
                     recording.accepts = partial(self._filters.passes, CLIPS)
@@ -230,8 +232,13 @@ class CameraEvents:
             return event
         return self._snapshots.add_to(event, picture())
 
-    def close(self) -> list[str]:
-        """Close the receivers concurrently; return a line for each that lost events."""
+    def states(self) -> dict[tuple[str, str], tuple[bool, int]]:
+        """Return the receivers' part of ``LiveFigures.outputs``."""
+        receivers: list[Any] = [*self._targets, *filter(None, (self._snapshots,))]
+        return {("", one.name): (one.failing, one.lost()) for one in receivers}
+
+    def close(self) -> None:
+        """Close the receivers concurrently."""
 
         def close(target: EventTarget) -> None:
             with suppress(Exception):
@@ -240,10 +247,6 @@ class CameraEvents:
         if self._snapshots is not None:
             self._snapshots.close()
         run_concurrently((partial(close, target) for target in self._targets), EVENTS_CLOSE_S)
-        lost = {target.name: target.lost() for target in self._targets}
-        if self._snapshots is not None:
-            lost["snapshots"] = self._snapshots.lost()
-        return [f"{name}: {count} lost" for name, count in lost.items() if count]
 
     def remove_created_files(self) -> None:
         for target in self._targets:
@@ -279,5 +282,3 @@ def _targets(
             mqtt = HomeAssistant(*login, prefix=prefix, notice=notice)
         mqtt.accepts = partial(filters.passes, MQTT)
         yield mqtt
-    elif config.mqtt_discovery is not None:
-        raise UsageError("--mqtt-discovery needs a broker; add --mqtt mqtt://HOST/TOPIC")

@@ -21,7 +21,7 @@ from detector.core.timeline.spans import INFER, WORK
 from detector.core.timeline.timeline import OffTimeline, Timeline
 from detector.core.types import Detections, Frame
 from detector.live.ages import FrameAges
-from detector.live.base import LiveFigures, StreamFigures
+from detector.live.base import LiveFigures, StreamFigures, count_drops
 from detector.live.capacity import Usage, capacity, sentence
 from detector.live.sources.base import (
     CORRUPT,
@@ -214,19 +214,9 @@ class LiveStatus:
             stages, workers, infer_ns = self._stages()
             processed = {name: tally.processed for name, tally in self._tallies.items()}
             sample = Counters(
-                now,
-                self._cpu_clock(),
-                self._machine_clock(),
-                self._decoding(),
-                sum(processed.values()),
-                received,
-                undecoded,
-                wanted,
-                dropped,
-                stages,
-                workers,
-                infer_ns,
-                processed,
+                *(now, self._cpu_clock(), self._machine_clock(), self._decoding()),
+                *(sum(processed.values()), received, undecoded, wanted, dropped),
+                *(stages, workers, infer_ns, processed),
             )
             if live and self._samples:
                 self._day_sums.add(self._samples[-1], sample, live)
@@ -309,10 +299,7 @@ class LiveStatus:
             if (more := count - dropped_before.get(reason, 0))
         }
         received = counts_today["processed"] + sum(dropped_today.values())
-        by_rate, live_s = dropped_today.get(RATE, 0), tally.live_ns / SECOND
-
-        not_rated = received - by_rate
-        share = (sum(dropped_today.values()) - by_rate) / not_rated if not_rated else 0.0
+        live_s = tally.live_ns / SECOND
         return StreamSummary(
             name=member.camera.name,
             url=member.camera.address.shown,
@@ -320,7 +307,7 @@ class LiveStatus:
             received=received,
             processed=counts_today["processed"],
             dropped=dropped_today,
-            dropped_share=share,
+            dropped_share=count_drops(dropped_today, received)[1],
             reconnects=counts_today["reconnects"],
             stalls=counts_today["stalls"],
             live_s=live_s,
@@ -362,7 +349,7 @@ class LiveStatus:
         dropped[STOPPED] += max(0, member.handed - tally.processed)
         counts = {
             "processed": tally.processed,
-            "reconnects": max(0, facts.connects - 1),
+            "reconnects": facts.reconnects,
             "stalls": facts.stalls,
         }
         return counts, dict(dropped)
@@ -394,7 +381,7 @@ class LiveStatus:
             received=facts.received,
             processed=tally.processed,
             dropped=facts.dropped,
-            reconnects=max(0, facts.connects - 1),
+            reconnects=facts.reconnects,
             stalls=facts.stalls,
             age_ms=recent,
             parts_ms=parts,

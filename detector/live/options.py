@@ -12,7 +12,7 @@ from detector.core.config.schema import Config
 from detector.core.errors import UsageError
 from detector.core.errors.writing import is_null_device
 from detector.core.run.plan import PlanDraft
-from detector.live.config import RecordConfig
+from detector.live.config import EventsConfig, RecordConfig
 from detector.live.recording.recording import Quality
 from detector.live.sources import make_terms
 from detector.live.sources.base import Terms
@@ -46,7 +46,7 @@ class LiveOptions:
         config = asked.config
         _refuse_options_of_files(config, asked)
         output = config.output
-        _refuse_recording(config)
+        _refuse_outputs(config)
         nothing = output.output is not None and is_null_device(output.output)
         duration_s = asked.reading.duration_s
         return cls(
@@ -124,8 +124,10 @@ def _refuse_options_of_files(config: Config, asked: PlanDraft) -> None:
         )
 
 
-def _refuse_recording(config: Config) -> None:
-    output, record = config.output, config.of(RecordConfig)
+def _refuse_outputs(config: Config) -> None:
+    output, record, events = config.output, config.of(RecordConfig), config.of(EventsConfig)
+    if events.mqtt_discovery is not None and events.mqtt is None:
+        raise UsageError("--mqtt-discovery needs a broker; add --mqtt mqtt://HOST/TOPIC")
     if output.encoder not in (None, "x264"):
         raise UsageError(
             f"--encoder {output.encoder} is for files, not for cameras: recordings are encoded by "

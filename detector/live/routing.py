@@ -35,7 +35,8 @@ class CameraSink(Protocol):
 @dataclass(frozen=True, slots=True)
 class Output:
     """An output of a camera. The summary shows ``path``. ``drawn`` returns whether the next picture
-    needs boxes. ``counts`` returns totals. ``see`` gets pictures before boxes are drawn."""
+    needs boxes. ``counts`` returns totals. ``see`` gets pictures before boxes are drawn. ``paused``
+    returns whether nothing can be written now, as on a full disk."""
 
     name: str  # "jsonl", "recording", ...
     sink: CameraSink
@@ -43,6 +44,7 @@ class Output:
     drawn: Callable[[], bool] = lambda: False
     counts: Callable[[], Mapping[str, int]] = dict
     see: Callable[[Image, Detections], None] | None = None
+    paused: Callable[[], bool] = lambda: False
 
 
 class Router:
@@ -115,6 +117,15 @@ class Router:
             of_kind = counts.setdefault(camera, {}).setdefault(kind, {})
             of_kind[what] = count - before[camera, kind, what]
         return counts
+
+    def states(self) -> dict[tuple[str, str], tuple[bool, int]]:
+        """Return camera and output -> whether it is paused, and what it lost."""
+        with self._lock:
+            return {
+                (name, one.name): (one.paused(), one.counts().get("lost", 0))
+                for name, outputs in self._outputs.items()
+                for one in outputs
+            }
 
     def keep(self, frame: Frame, detections: Detections) -> Detections:
         """Drop detections in the camera's masks, and of classes that it does not keep."""

@@ -57,14 +57,14 @@ class DayRows:
         self._fd, self._day = -1, ""
         self._path = self._folder
         self._next_check_ns = 0
-        self._paused, self._lock = False, -1
+        self.paused, self._lock = False, -1
         self._take_folder()
 
     def _take_folder(self) -> None:
         """Do nothing; ``CameraRows`` locks the camera's folder, for all its outputs."""
 
     def _append(self, line: bytes, day: str, now: int) -> None:
-        if self._paused and now < self._next_check_ns:
+        if self.paused and now < self._next_check_ns:
             self._lose()
             return
         try:
@@ -80,8 +80,8 @@ class DayRows:
             return
         self._written += 1
         self._bytes += len(line)
-        if self._paused:
-            self._paused = False
+        if self.paused:
+            self.paused = False
             self._notice(
                 f"{self._camera.name}: rows resume in {self._path}; {self._lost_now} were lost"
             )
@@ -128,8 +128,8 @@ class DayRows:
 
     def _pause(self, error: OSError) -> None:
         self._close_file()
-        if not self._paused:
-            self._paused = True
+        if not self.paused:
+            self.paused = True
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             what = "disk full" if full else (error.strerror or str(error))
             self._notice(

@@ -57,7 +57,7 @@ from detector.live.camera_lines import CameraLines
 from detector.live.camera_outputs import CameraEvents, CameraOutputs, CreatedFolder
 from detector.live.camera_tiles import CameraTiles, choose_tiling
 from detector.live.canvas import choose_size
-from detector.live.config import EventsConfig, LiveConfig, RecordConfig
+from detector.live.config import EventsConfig, LiveConfig, PageConfig, RecordConfig
 from detector.live.day import FEED_ROWS, Day, DayFigures, DecodingSums, begin_day
 from detector.live.events.filters import EventFilters
 from detector.live.figures import LiveStatus
@@ -160,9 +160,13 @@ def detect_live(
 
 def check_live(specs: Sequence[str], config: Config) -> None:
     """Raise the errors of cameras, options, lines and zones, as a run would, but open no camera."""
+    from detector.live.events.mqtt import parse_broker
+    from detector.live.events.webhook import Webhook, find_address
+    from detector.live.page.binding import check_page
+
     config, errors = with_drawn_zones(config), list[DetectVideoError]()
     with collect(errors):
-        cameras = make_cameras(specs, config.of(LiveConfig).repeat)
+        cameras = make_cameras(specs, config.of(LiveConfig).repeat, errors)
         asked, network = PlanDraft.of(config), open_network(config)
         for stage in asked.extra_stages:
             with collect(errors):
@@ -177,6 +181,14 @@ def check_live(specs: Sequence[str], config: Config) -> None:
         asked.with_network(network)
     with collect(errors):
         LiveOptions.of(specs, PlanDraft.of(config))
+    with collect(errors):
+        if (webhook := config.of(EventsConfig).webhook) is not None:
+            Webhook(find_address(webhook))
+    with collect(errors):
+        if (broker := config.of(EventsConfig).mqtt) is not None:
+            parse_broker(broker)
+    with collect(errors):
+        check_page(config.of(PageConfig))
     raise_all(errors)
 
 
@@ -265,7 +277,8 @@ class _LiveRun:
         return [one.name for one in self.roster.listed] if self.roster.lists else []
 
     def _figures(self) -> LiveFigures:
-        return replace(self._status.figures(), events=self._filters.counts.copy())
+        outputs = self._router.states() | self._events.states()
+        return replace(self._status.figures(), events=self._filters.counts.copy(), outputs=outputs)
 
     def _send(self, event: Event) -> None:
         self.outputs.handle(event)
@@ -462,7 +475,12 @@ class _LiveRun:
             self._monitor.join(2 * STOP_TIMEOUT_S)
 
     def _close_outputs(self, why: str) -> None:
+        outputs = self._router.states()
         self._router.close(why)
         if not self._outputs_closed:
             self._outputs_closed = True
-            self._notes += filter(None, [*self._events.close(), self._filters.line()])
+            self._events.close()
+            outputs |= self._events.states()
+            lost = {" ".join(key).strip(): count for key, (_, count) in outputs.items() if count}
+            self._notes += [f"{name}: {count} lost" for name, count in lost.items()]
+            self._notes += filter(None, [self._filters.line()])

@@ -88,7 +88,7 @@ class CameraTracks:
         suffix, data = track.encode()
         file = find_free_name(folder, track.stem, suffix)
         os.close(open_folder(folder, 3))  # CAMERA/tracks/DAY
-        write_whole(folder / file, data, ours=True)
+        write_whole(folder / file, data, "free some space there", ours=True)
         row = {"camera": self._camera.name, **track.row(file)}
         for name in ("first", "last", "best"):
             row[f"{name}_utc"] = format_utc(row.pop(f"{name}_s") + shift_s)

@@ -172,16 +172,10 @@ def _take_sample(running_file: _RunningFile, at_s: float) -> _FileProgress:
                 work[stage] = work.get(stage, 0) + span.self_ns
     meter = getattr(running_file.timeline, "meters", {}).get(INFER)
     inferring_ns = 0 if meter is None else meter.so_far(running_file.timeline.clock())
+    progress = running_file.progress
+    inferred = progress.written - progress.reused - progress.coasted
     return _FileProgress(
-        at_s,
-        running_file.progress.read,
-        running_file.progress.written,
-        running_file.progress.written
-        - running_file.progress.reused
-        - running_file.progress.coasted,
-        work,
-        inferring_ns,
-        time.process_time(),
+        *(at_s, progress.read, progress.written, inferred, work, inferring_ns, time.process_time())
     )
 
 

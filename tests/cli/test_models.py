@@ -69,6 +69,11 @@ def test_packaged_yolov4_tiny_has_the_layers_of_the_official_cfg(shared):
     assert plans[0] == plans[1]
 
 
+def test_official_file_of_any_path_has_its_licence(shared):
+    given = facts(ModelRequest(str(shared / "data/weights/yolov5n.pt")))
+    assert given["licence"] == known_model("yolov5n").licence
+
+
 KEYS = ("parameters", "parameters_fused", "macs", "flops", "family", "input", "names", "licence")
 
 

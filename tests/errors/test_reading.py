@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,6 +18,13 @@ def test_file_within_the_limit_is_read(tmp_path):
     (tmp_path / "a").write_bytes(b"12345")
     assert read_bytes(tmp_path / "a", "a list", limit=5) == b"12345"
     assert read_text(str(tmp_path / "a"), "a list") == "12345"
+
+
+def test_cure_for_an_unreadable_file_does_not_replace_it(tmp_path, monkeypatch):
+    refuse = Mock(side_effect=PermissionError(13, "Permission denied"))
+    monkeypatch.setattr("detector.core.errors.reading.os.open", refuse)
+    with pytest.raises(UsageError, match="read access"):
+        read_text(tmp_path / "token", "a token", cure="make one with: openssl")
 
 
 @pytest.mark.parametrize("name", ["large", "/dev/zero", "absent", ".", "nul\0name", "latin"])

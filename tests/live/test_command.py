@@ -14,6 +14,7 @@ import av
 import pytest
 
 from detector import Detector
+from detector.live.base import count_drops
 from tests.cli.command import detect_video, start, summary_of
 from tests.live.servers import http, make_clip, rtsp
 from tests.live.streams import read_number
@@ -88,6 +89,9 @@ def test_run_with_a_missing_camera_counts_the_others(tmp_path, clip):
         "dead": False,
     }
     assert streams["yard"]["dropped"]["rate"] > 0
+    shares = [count_drops(one["dropped"], one["received"])[1] for one in streams.values()]
+    assert shares == [one["dropped_share"] for one in streams.values()]
+    assert count_drops({"rate": 80, "newer": 2}, 100) == (2, 0.1)
     assert "port" in streams["dead"]["error"]
     for name in ("door", "yard"):
         rows = run.rows(name)
@@ -172,9 +176,13 @@ def test_check_reports_all_errors_of_a_list_and_opens_no_camera(tmp_path):
         "{name: c, uri: 'rtsp://127.0.0.1:1/2'}",
         "{name: d, url: 'rtsp://127.0.0.1:1/3', classes: [persn]}",  # found only in a valid list
     ]
-    for entries, errors in ((wrong, 4), (["0"], 0), (wrong[-1:], 1)):
-        (tmp_path / "cameras.yaml").write_text(f"cameras: [{', '.join(entries)}]")
-        done = detect_video("cameras.yaml", "--check", cwd=tmp_path)
+    more = ["{name: D, url: 'rtsp://127.0.0.1:1/4'}, {url: '0', classes: [dog], tiles: big}"]
+    more_options = ["--webhook", "localhost:9000", "--mqtt", "localhost/dv", "--serve", "0.0.0.0:0"]
+    cases = ((wrong, 5, []), (["0"], 0, []), (wrong[-1:], 1, []), (wrong + more, 12, more_options))
+    for entries, errors, options in cases:
+        events = "events: {webhok: {}}, " if options else ""
+        (tmp_path / "cameras.yaml").write_text(f"{{{events}cameras: [{', '.join(entries)}]}}")
+        done = detect_video("cameras.yaml", "--check", *options, cwd=tmp_path)
         assert done.returncode == (2 if errors else 0)
         lines = [line for line in done.stderr.splitlines() if line.startswith("detect-video: ")]
         assert len(lines) == errors, done.stderr

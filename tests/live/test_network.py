@@ -153,7 +153,7 @@ def test_rtsp_feed_survives_a_stall_and_a_restart(clip: Path) -> None:
                 return picture is not None and picture.arrival.epoch == 2 and picture.number > last
 
             wait_for(in_second_epoch)
-            assert feed.facts().connects == 2
+            assert (feed.facts().connects, feed.facts().reconnects) == (2, 1)
             wait_for(lambda: feed.facts().state == LIVE)
             assert feed.stop(PATIENCE_S)
         assert feed.facts().state == ENDED

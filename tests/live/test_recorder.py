@@ -494,14 +494,14 @@ def test_failed_write_pauses_recording(tmp_path: Path) -> None:
     with limit_file_size(300_000):
         bench.draw(range(60), 100.0, noise=noise)
         figures = bench.recording.segments
-        assert figures._paused_ns is not None
+        assert figures.paused_ns is not None
         assert figures.lost > 0
     with limit_file_size(30_000):
         bench.draw(range(60, 250), 102.4, noise=noise)  # the retry after 5 s fails without a notice
         assert len(bench.notices) == 1
     bench.draw(range(250, 500), 110.0, noise=noise)
     figures = bench.recording.segments
-    assert figures._paused_ns is None
+    assert figures.paused_ns is None
     assert len(bench.notices) == 2
     before, *later = [recording.path for recording in list_recordings(tmp_path / "video")]
     assert len(later) == 3  # no new file within the first 5 s
@@ -524,10 +524,10 @@ def test_recording_leaves_a_reserve_for_other_outputs(
     (disk / "ballast").write_bytes(bytes(1_000_000))
     bench.draw(range(25))
     bench.recording.check(101 * NS)
-    assert bench.recording.segments._paused_ns is None
+    assert bench.recording.segments.paused_ns is None
     (disk / "more").write_bytes(bytes(600_000))
     bench.recording.check(102 * NS)
-    assert bench.recording.segments._paused_ns is not None
+    assert bench.recording.segments.paused_ns is not None
     assert "disk full" in bench.notices[0]
     (disk / "rows").write_bytes(bytes(300_000))
     assert numbers_of(bench.files()[0])[:5] == list(range(5))

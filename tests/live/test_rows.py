@@ -109,11 +109,11 @@ def test_full_disk_loses_rows_until_there_is_room(tmp_path: Path, notices: list[
     whole = rows.counts()["written"]
     assert 0 < whole < 5
     assert rows.counts()["lost"] == 21 - whole
-    assert len(notices) == 1
+    assert (len(notices), rows.paused) == (1, True)
     clock.now += 2 * NS
     for number in range(21, 25):
         rows.write(frame_at(number, 0), one_detection())
-    assert len(notices) == 2
+    assert (len(notices), rows.paused) == (2, False)
     rows.close()
     written = read(tmp_path / "yard" / "detections-2026-01-31.jsonl")
     assert [row["frame"] for row in written] == [*range(whole), *range(21, 25)]

@@ -34,7 +34,7 @@ from detector.live import run as live
 from detector.live.base import Event
 from detector.live.day import DecodingSums
 from detector.live.guest import reads_cameras
-from detector.live.rows import CameraRows
+from detector.live.rows import CameraRows, DayRows
 from detector.live.run import Observers, detect_live
 from detector.live.sources import collect
 from detector.live.sources.base import LIVE, WAITING
@@ -88,7 +88,7 @@ def loaded():
 
 
 class EventTarget:
-    name = "the test"
+    name, failing = "the test", False
 
     def __init__(self, events: list[Event]) -> None:
         self.send = events.append
@@ -560,7 +560,7 @@ class TestList:
         assert [feed.camera.name for feed in feeds] == ["a", "b", "a"]
         assert all(map(is_accounted_for, result.summary.streams))
         first = next(stream for stream in result.summary.streams if stream.name == "a")
-        assert first.received == feeds[0].received + feeds[2].received
+        assert (first.received, first.reconnects) == (feeds[0].received + feeds[2].received, 0)
         numbers = [row["frame"] for row in rows_of_a()]
         assert numbers == sorted(set(numbers)), "frame numbers never restart"
 
@@ -612,6 +612,18 @@ def test_clock_jump_loses_no_picture(feeds, monkeypatch):
     files = sum(stream.output_counts["recording"]["files"] for stream in streams)
     assert files == len(list(Path("live/a/video").glob("*Z*.mp4"))) >= 1
     assert [event.event for event in events] == ["camera_up", "camera_down"]
+
+
+def test_lost_rows_are_in_the_figures_and_the_closing_notes(feeds, monkeypatch):
+    monkeypatch.setattr(DayRows, "_append", lambda self, *_: self._pause(OSError(28, "full")))
+    around = Observers(figures_to=(figures := []).append)
+
+    def wait() -> None:
+        wait_for(lambda: figures and figures[0]().outputs.get(("a", "jsonl"), ()) > (True, 2))
+
+    result = run_during(feeds, wait, "rtsp://a/door", around=around)
+    lost = result.summary.streams[0].output_counts["jsonl"]["lost"]
+    assert f"a jsonl: {lost} lost" in result.summary.notes
 
 
 def test_internal_error_is_logged_once(feeds, monkeypatch):

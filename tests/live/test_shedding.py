@@ -314,6 +314,7 @@ def play_all(feed: ClipFeed) -> dict[str, int]:
     try:
         wait_for(lambda: feed.facts().received == PICTURES)
         wait_for(lambda: len(feed.shown) + _count_undecoded(feed) == PICTURES)
+        assert feed.facts().since_ns == feed.shown[0][0].arrival.arrived_ns
     finally:
         assert feed.stop(PATIENCE_S)
     facts = feed.facts()

@@ -40,6 +40,8 @@ HABITS = {
     "--fps": "give --stride N to read every Nth frame",
     "--count": "give lines or zones: detect-video zones in.mp4, then --zones FILE",
     "--profile": "give the command: detect-video profile in.mp4",
+    "--port": "--serve",
+    "--log-file": "redirect standard error instead: 2> FILE",
     "--list-models": "give the command: detect-video models",
     "--track true": "--track",
     "--track botsort": "--track bytetrack or ocsort; no tracker compares appearances",
@@ -67,6 +69,7 @@ ABSENT = {
     "version": "not a command; use detect-video --version",
     "count": "not a command; detect-video zones in.mp4 draws lines, and --zones counts",
     "help": "not a command; use detect-video --help",
+    "serve": "not a command; add --serve 8080 to a run: detect-video cameras.yaml --serve 8080",
     "live": "not a command; give a camera's address, such as detect-video rtsp://10.0.0.5/stream",
 }
 # Keyword argument of other libraries -> what to write instead.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ def facts(request: ModelRequest) -> dict[str, Any]:
     ModelError."""
     entry = known_model(request.model) if request.model in known() else None
     try:
-        return _count(_open(request), entry)
+        counted = _count(_open(request), entry)
+        return counted if entry else counted | {"licence": _find_licence(request)}
     except ModelError:
         if entry is None or request.weights is not None or request.random_seed is not None:
             raise
@@ -36,6 +38,15 @@ def facts(request: ModelRequest) -> dict[str, Any]:
     if entry.path.suffix != ".cfg" and entry.layers is None:
         return _describe(entry) | {"needs": _needs(entry) and entry.how_to_get()}
     return _count(_open(replace(request, random_seed=0)), entry)
+
+
+def _find_licence(request: ModelRequest) -> str | None:
+    """Return the licence of a known model's official file, recognised by its digest."""
+    paths = (path for path in (request.path, request.weights) if path and path.is_file())
+    digests = {hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    entries = [known_model(name) for name in known()]
+    found = (one for one in entries if one.download and one.download.sha256 in digests)
+    return next((one.licence for one in found), None)
 
 
 def _open(request: ModelRequest) -> Network:

@@ -24,7 +24,7 @@ PICTURES = frozenset({"video", "pictures"})  # outputs that hold whole frames
 DROPPED = {
     "newer": "replaced by newer ones",
     "undecoded": "not decoded for lack of time",
-    "lag": "older than --max-age",
+    "lag": "too old",
     "rate": "above the camera's rate",
     "corrupt": "damaged",
     "no_key": "before the first key frame",

@@ -10,7 +10,7 @@ from pathlib import Path
 from detector.live.base import Event, format_day
 from detector.live.camera_folder import append_whole, open_file
 from detector.live.events.queued_target import QueuedTarget, RefusedError, TryAgainError
-from detector.live.events.stream import NO_ROOM
+from detector.live.events.stream import FULL, NO_ROOM
 from detector.live.events.wording import as_json
 
 MOST_CREATED = 1024  # most created files to remember: enough for 256 cameras and several days
@@ -19,7 +19,7 @@ MOST_CREATED = 1024  # most created files to remember: enough for 256 cameras an
 class EventDays(QueuedTarget):
     """Appends events to files. Opens the file for each line, because events are rare."""
 
-    name = "the files of events"
+    name = "event files"
 
     def __init__(self, folder: Path, *, notice: Callable[[str], None] = lambda _: None) -> None:
         self._folder = folder
@@ -40,7 +40,7 @@ class EventDays(QueuedTarget):
                 os.close(descriptor)
         except OSError as error:
             if error.errno in NO_ROOM:
-                raise TryAgainError("no room") from error
+                raise TryAgainError(FULL) from error
             raise RefusedError(f"{path}: {error.strerror}") from error
 
     def remove_created(self) -> None:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -47,7 +48,7 @@ def level(text: str) -> str:
 class MqttTarget:
     """Keeps a connection to a broker. paho has a thread and a bounded queue, and reconnects."""
 
-    name = "MQTT"
+    name = "mqtt"
     subscribes = False
     # Selects the events for TOPIC/CAMERA/event.
     accepts: Callable[[Event], bool] = staticmethod(lambda event: True)
@@ -62,13 +63,11 @@ class MqttTarget:
     ) -> None:
         """Start to connect. Raises UsageError for an invalid address, or if paho is missing."""
         self._address = Address(url)
-        host, port, self._topic, tls, user, password = _parse(url, self._address, user, password)
-        try:
-            from detector.live.events.broker import Client
-        except ImportError as error:
-            raise UsageError(INSTALL) from error
+        host, port, self._topic, tls, user, password = parse_broker(url, user, password)
+        from detector.live.events.broker import Client
+
         self._notice = notice
-        self._refused = self._closing = False
+        self._refused = self._closing = self._is_down = False
         self._reported = NOTHING
         self._since_s = 0.0  # when the connection began, on the monotonic clock; 0 without one
         self._lock = threading.Lock()
@@ -117,10 +116,13 @@ class MqttTarget:
     def _report_once(self, why: str, weight: int = TROUBLE) -> None:
         """Report a problem if all problems reported so far had a lower ``weight``."""
         if weight > self._reported:
-            self._reported = weight
+            self._reported, self._is_down = weight, True
             self._notice(f"events to {self._address}: {why}")
 
     def _on_publish(self, client: Any, data: Any, number: int, code: Any, more: Any) -> None:
+        if self._is_down and not code.is_failure:
+            self._is_down = False
+            self._notice(f"events to {self._address}: connected again")
         with self._lock:
             self._pending -= 1
             self._lost += bool(code.is_failure)
@@ -170,6 +172,10 @@ class MqttTarget:
                 if topic in self._latest:
                     self._outdated.add(topic)
 
+    @property
+    def failing(self) -> bool:
+        return not self._client.is_connected()
+
     def lost(self) -> int:
         with self._lock:
             return self._lost
@@ -193,10 +199,13 @@ class MqttTarget:
             self._pending = 0
 
 
-def _parse(
-    url: str, address: Address, user: str | None, password: str | None
+def parse_broker(
+    url: str, user: str | None = None, password: str | None = None
 ) -> tuple[str, int, str, bool, str | None, str | None]:
     """Return host, port, topic, TLS, user and password. Raises UsageError."""
+    address = Address(url)
+    if find_spec("paho") is None:
+        raise UsageError(INSTALL)
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port

@@ -45,9 +45,13 @@ class Objects:
     camera: str
     present: dict[int, _Object] = field(default_factory=dict)
 
-    def update(self, frame: Frame, detections: Detections, now: Moment) -> list[Event]:
+    def update(
+        self, frame: Frame, detections: Detections, now: Moment, *, is_late: bool = False
+    ) -> list[Event]:
+        """Return the events of a frame. ``is_late``: its objects have left, because its camera went
+        down, but it may still have events of lines and zones, which are also counted."""
         events: list[Event] = []
-        for i, track in enumerate(detections.track_list()):
+        for i, track in enumerate(() if is_late else detections.track_list()):
             if track is None:
                 continue
             name = detections.name(i)

@@ -33,7 +33,7 @@ def explain(error: BaseException) -> str:
             f"its certificate could not be verified ({error.verify_message}); name the authority "
             "that signed it: SSL_CERT_FILE=ca.pem"
         )
-    return redact(str(error) or type(error).__name__)
+    return redact(getattr(error, "strerror", "") or str(error) or type(error).__name__)
 
 
 class QueuedTarget:
@@ -45,7 +45,7 @@ class QueuedTarget:
     def __init__(self, *, notice: Callable[[str], None] = lambda _: None) -> None:
         """``notice`` prints a line at the first of successive failures."""
         self._notice = notice
-        self._failing = False
+        self.failing = False
         self._waiting: deque[Event] = deque()
         self._changed = threading.Condition()
         self._closing = threading.Event()
@@ -84,7 +84,7 @@ class QueuedTarget:
         with self._changed:
             while (
                 (self._waiting or self._in_flight)
-                and not self._failing
+                and not self.failing
                 and (left := deadline - time.monotonic()) > 0
             ):
                 self._changed.wait(left)
@@ -126,13 +126,15 @@ class QueuedTarget:
                     return False
                 pause = min(2 * pause, LONGEST_PAUSE_S)
             else:
-                self._failing = False
+                if self.failing:
+                    self._notice(f"{self.name}: events are delivered again")
+                self.failing = False
                 return True
         return False
 
     def _fail(self, why: str) -> None:
-        if not self._failing:
-            self._failing = True
-            self._notice(f"events to {self.name}: {why}")
+        if not self.failing:
+            self.failing = True
+            self._notice(f"{self.name}: {why}")
         with self._changed:
             self._changed.notify_all()

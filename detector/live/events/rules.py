@@ -39,6 +39,7 @@ class _CameraPresence:
     objects: Objects | None = None  # with --track
     up: bool | None = None  # None: no picture and no failure yet
     changed: Moment = NEVER  # last change of ``up``, or the start of the run
+    down_ns: int = 0  # when it last went down; pictures that arrived earlier show no new object
 
     def end(self, camera: str, now: Moment, why: str) -> list[Event]:
         present = [(name, one) for name, one in self.classes.items() if one.present]
@@ -64,9 +65,12 @@ class EventRules:
         arrival = frame.arrival
         assert arrival is not None
         state, now = self._get_state(arrival.camera), Moment(arrival.arrived_ns, arrival.utc_s)
+        is_late = arrival.arrived_ns < state.down_ns
         if detections.track_ids is not None:
             state.objects = state.objects or Objects(arrival.camera)
-            return state.objects.update(frame, detections, now)
+            return state.objects.update(frame, detections, now, is_late=is_late)
+        if is_late:
+            return []
         counts = _count_names(detections)
         for name in counts.keys() - state.classes.keys():
             state.classes[name] = _Presence()
@@ -104,6 +108,7 @@ class EventRules:
         state.changed = changed
         if state.up:
             return [Event(CAMERA_UP, camera, changed_s, since_s)]
+        state.down_ns = changed.ns
         down = Event(CAMERA_DOWN, camera, changed_s, since_s, reason=facts.error)
         return [down, *state.end(camera, changed, "the camera is down")]
 

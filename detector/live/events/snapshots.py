@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,11 +22,13 @@ QUALITY = 85  # JPEG quality, 0 to 100
 class Snapshots:
     """Writes FOLDER/CAMERA/snapshots/TIME-EVENT-CLASS.jpg."""
 
+    name = "snapshots"
+
     def __init__(self, folder: Path, notice: Callable[[str], None] = lambda _: None) -> None:
         self._folder = folder
         self._notice = notice
         self.show: Callable[[str, bytes], object] = lambda camera, jpeg: None  # gets each snapshot
-        self._failing = False
+        self.failing = False
         self._lost = 0
         # Key (camera, time) and file of the last snapshot.
         self._last: tuple[tuple[str, str], Path] | None = None
@@ -43,7 +46,7 @@ class Snapshots:
         key = event.camera, time
         if self._last is not None and self._last[0] == key:
             return replace(event, snapshot=str(self._last[1]))
-        name = _as_file_name(event.class_name or "camera")
+        name = re.sub(r"[^A-Za-z0-9_-]", "_", event.class_name or "camera")[:40]
         folder = Path(event.camera, "snapshots")
         try:
             if self._pending.full():
@@ -80,19 +83,11 @@ class Snapshots:
                 if not done:
                     raise OSError("the picture cannot be encoded")
                 os.close(open_folder(path.parent, 2))  # CAMERA/snapshots
-                write_whole(path, data.tobytes(), ours=True)
-                self._failing = False
+                write_whole(path, data.tobytes(), "free some space there", ours=True)
+                self.failing = False
                 self.show(path.parent.parent.name, data.tobytes())
             except Exception as error:  # a full disk stops pictures, not detection
                 self._lost += 1
-                if not self._failing:
-                    self._failing = True
+                if not self.failing:
+                    self.failing = True
                     self._notice(f"snapshots: {path.name} was not written: {error}")
-
-
-def _as_file_name(text: str) -> str:
-    """Replace all characters except letters, digits, ``_`` and ``-``."""
-    safe = "".join(
-        sign if (sign.isascii() and sign.isalnum()) or sign in "_-" else "_" for sign in text
-    )
-    return safe[:40] or "_"

@@ -12,6 +12,7 @@ from detector.live.base import Event
 from detector.live.events.queued_target import QueuedTarget, RefusedError, TryAgainError
 from detector.live.events.wording import as_json
 
+FULL = "the disk or pipe is full; events are lost until there is room"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EAGAIN)
 
 
@@ -48,14 +49,14 @@ class EventStream(QueuedTarget):
     def deliver(self, event: Event) -> None:
         if self._rest and (rest := self._write(self._rest)):
             self._rest = rest
-            raise TryAgainError("no room")
+            raise TryAgainError(FULL)
         self._rest = b""
         line = as_json(event).encode() + b"\n"
         rest = self._write(line)
         if rest and len(rest) < len(line):
             self._rest = rest  # completed before the next event
         elif rest:
-            raise TryAgainError("no room")
+            raise TryAgainError(FULL)
 
     def _write(self, data: bytes) -> bytes:
         """Write until the disk or pipe is full; return the unwritten rest."""

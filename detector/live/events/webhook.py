@@ -57,7 +57,7 @@ def find_address(option: str, environment: Mapping[str, str] = os.environ) -> st
 class Webhook(QueuedTarget):
     """Posts events. Follows no redirects, because they may lead to another receiver."""
 
-    name = "the webhook"
+    name = "webhook"
 
     def __init__(
         self,

@@ -47,7 +47,14 @@ class Binding:
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}/"
 
 
-def bind(config: PageConfig) -> Binding:
+def check_page(config: PageConfig) -> None:
+    """Raise the errors of --serve and its options, but open no port."""
+    if config.serve is not None:
+        require_libraries(config.serve)
+        bind(config, listen=False).socket.close()
+
+
+def bind(config: PageConfig, *, listen: bool = True) -> Binding:
     """Check all settings, then open the port. Raises UsageError and OutputError."""
     host, port = parse_address(config.serve or "")
     token = read_token(config)
@@ -63,7 +70,7 @@ def bind(config: PageConfig) -> Binding:
         names |= {host.lower()}
     if not is_loopback(host):
         names |= {socket.gethostname().lower()}
-    listening = _listen(host, port, config.serve or "")
+    listening = _listen(host, port, config.serve or "") if listen else socket.socket()
     return Binding(listening, host, listening.getsockname()[1], token, certificate, names)
 
 

@@ -94,13 +94,15 @@ class StreamDocument(msgspec.Struct, frozen=True):
 
 class LiveDocument(msgspec.Struct, frozen=True):
     """The state of a run. ``cpu_share``: the share of all cores that this program uses;
-    ``computer_share``: that all programs use; null if unknown. ``stopped``: cameras of cameras.yaml
-    that a user stopped."""
+    ``computer_share``: that all programs use; null if unknown. ``failing``: outputs that cannot be
+    written or delivered now, such as "door recording" or "webhook". ``stopped``: cameras of
+    cameras.yaml that a user stopped."""
 
     schema: int
     time_utc: str
     uptime_s: float
     healthy: bool
+    failing: list[str]
     inference_fps: float | None
     end_to_end_fps: float | None
     busy: dict[str, float]
@@ -216,6 +218,7 @@ def live(figures: LiveFigures, now_s: float, controllable: Sequence[str] = ()) -
         time_utc=format_utc(now_s),
         uptime_s=round(float(figures.uptime_s), 2),
         healthy=is_healthy(figures),
+        failing=[" ".join(key).strip() for key, (fails, _) in figures.outputs.items() if fails],
         inference_fps=rounded(figures.inference_fps),
         end_to_end_fps=rounded(figures.end_to_end_fps),
         busy={stage: round(float(share), 4) for stage, share in figures.busy.items()},
@@ -230,8 +233,12 @@ def live(figures: LiveFigures, now_s: float, controllable: Sequence[str] = ()) -
 
 
 def is_healthy(figures: LiveFigures | None) -> bool:
-    """Return False before the run has started, if no camera is live, or if the engine hangs."""
+    """Return False before the run has started, if no camera is live, if rows or recordings cannot
+    be written, or if the engine hangs. Receivers of events do not count, because they fail
+    elsewhere, and we know that they work again only at the next event."""
     if figures is None or not any(one.state == LIVE for one in figures.streams):
+        return False
+    if any(camera and fails for (camera, _), (fails, _) in figures.outputs.items()):
         return False
     return figures.engine_age_s is None or figures.engine_age_s < ENGINE_HANGS_S
 

@@ -37,7 +37,9 @@ class RunCollector(Collector):
         yield info
         figures = self._figures()
         yield _gauge(
-            "healthy", "1 if a camera is live and the engine responds.", is_healthy(figures)
+            "healthy",
+            "1 if a camera is live, the engine responds, and rows and recordings are written.",
+            is_healthy(figures),
         )
         if figures is not None:
             yield from _run_metrics(figures)
@@ -53,42 +55,45 @@ def make_registry(figures: Callable[[], LiveFigures | None], page: Any) -> Colle
 
 
 def _run_metrics(figures: LiveFigures) -> Iterator[Metric]:
-    yield _gauge("uptime_seconds", "Time since the run started.", figures.uptime_s)
-    yield _gauge(
-        "inference_pictures_per_second",
-        "Frames per second of engine time, over the last few seconds.",
-        figures.inference_fps,
-    )
-    yield _gauge(
-        "processed_pictures_per_second",
-        "Frames per second detected from all cameras, over the last few seconds.",
-        figures.end_to_end_fps,
-    )
-    yield _gauge("cpu_busy_ratio", "Share of all cores used by this program.", figures.cpu_share)
-    yield _gauge(
-        "capacity_cameras", "Cameras that this machine could handle (estimate).", figures.capacity
-    )
-    yield _gauge(
-        "engine_stalled_seconds",
-        "Time since the engine last finished a request; 0 if it is idle.",
-        figures.engine_age_s,
-    )
-    busy = GaugeMetricFamily(
-        "detect_video_stage_busy_ratio",
-        "Share of the last few seconds that the stage was busy.",
-        labels=("stage",),
-    )
+    for name, text, value in (
+        ("uptime_seconds", "Time since the run started.", figures.uptime_s),
+        (
+            "inference_pictures_per_second",
+            "Frames per second of engine time, over the last few seconds.",
+            figures.inference_fps,
+        ),
+        (
+            "processed_pictures_per_second",
+            "Frames per second detected from all cameras, over the last few seconds.",
+            figures.end_to_end_fps,
+        ),
+        ("cpu_busy_ratio", "Share of all cores used by this program.", figures.cpu_share),
+        (
+            "capacity_cameras",
+            "Cameras that this machine could handle (estimate).",
+            figures.capacity,
+        ),
+        (
+            "engine_stalled_seconds",
+            "Time since the engine last finished a request; 0 if it is idle.",
+            figures.engine_age_s,
+        ),
+    ):
+        yield _gauge(name, text, value)
+    busy = _gauges("stage_busy_ratio", "Share of the last few seconds in the stage.", "stage")
     for stage, share in figures.busy.items():
         busy.add_metric((stage,), share)
-    yield busy
-    events = CounterMetricFamily(
-        "detect_video_events",
-        "Events that passed to a receiver, or were held back by its filter or its limit.",
-        labels=("receiver", "result"),
-    )
+    text = "Events that passed to a receiver, or were held back by its filter or its limit."
+    events = _counters("events", text, "receiver", "result")
     for labels, count in figures.events.items():
         events.add_metric(labels, count)
-    yield events
+    text = "1 if the output cannot be written or delivered now. Receivers of events have no camera."
+    failing = _gauges("output_failing", text, "camera", "output")
+    lost = _counters("output_lost", "Rows, pictures or events not written.", "camera", "output")
+    for key, (fails, count) in figures.outputs.items():
+        failing.add_metric(key, fails)
+        lost.add_metric(key, count)
+    yield from (busy, events, failing, lost)
 
 
 def _stream_metrics(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
@@ -99,36 +104,22 @@ def _stream_metrics(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
         ("stalls", "Number of times a connected camera stopped sending."),
     ):
         unit = f"{name}_pictures" if name in ("received", "processed") else name
-        counter = CounterMetricFamily(f"detect_video_stream_{unit}", text, labels=("camera",))
+        counter = _counters(f"stream_{unit}", text, "camera")
         for stream in streams:
             counter.add_metric((stream.name,), getattr(stream, name))
         yield counter
-    dropped = CounterMetricFamily(
-        "detect_video_stream_dropped_pictures",
-        "Frames received but not detected, by reason.",
-        labels=("camera", "reason"),
-    )
-    state = GaugeMetricFamily(
-        "detect_video_stream_state",
-        "1 for the current state of the camera, else 0.",
-        labels=("camera", "state"),
-    )
-    up = GaugeMetricFamily("detect_video_stream_up", "1 if frames arrive.", labels=("camera",))
-    frozen = GaugeMetricFamily(
-        "detect_video_stream_frozen",
-        "1 if the camera keeps sending the same picture.",
-        labels=("camera",),
-    )
+    text = "Frames received but not detected, by reason."
+    dropped = _counters("stream_dropped_pictures", text, "camera", "reason")
+    text = "1 for the current state of the camera, else 0."
+    state = _gauges("stream_state", text, "camera", "state")
+    up = _gauges("stream_up", "1 if frames arrive.", "camera")
+    frozen = _gauges("stream_frozen", "1 if the camera keeps sending the same picture.", "camera")
     # prometheus-client's SummaryMetricFamily has no quantiles.
     age_name = "detect_video_stream_age_seconds"
-    age = Metric(
-        age_name, "Age of frames when they were detected, over the last few seconds.", "summary"
-    )
-    rates = GaugeMetricFamily(
-        "detect_video_stream_pictures_per_second",
-        "Frames per second received and processed, over the last few seconds.",
-        labels=("camera", "what"),
-    )
+    text = "Age of frames when they were detected, over the last few seconds."
+    age = Metric(age_name, text, "summary")
+    text = "Frames per second received and processed, over the last few seconds."
+    rates = _gauges("stream_pictures_per_second", text, "camera", "what")
     for stream in streams:
         for reason, count in stream.dropped.items():
             dropped.add_metric((stream.name, reason), count)
@@ -150,15 +141,13 @@ def _stream_metrics(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
 
 def _zone_metrics(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
     went_in, went_out = (
-        CounterMetricFamily(f"detect_video_zone_{what}", text, labels=("camera", "zone", "class"))
+        _counters(f"zone_{what}", text, "camera", "zone", "class")
         for what, text in (
             ("in", "Crossings of a line in the direction in, or objects that entered a zone."),
             ("out", "Crossings of a line in the direction out, or objects that left a zone."),
         )
     )
-    inside = GaugeMetricFamily(
-        "detect_video_zone_inside", "Objects in a zone.", labels=("camera", "zone")
-    )
+    inside = _gauges("zone_inside", "Objects in a zone.", "camera", "zone")
     for stream in streams:
         for zone in stream.zones:
             for name, sums in zone.counts.items():
@@ -185,19 +174,25 @@ def _page_metrics(page: Any) -> Iterator[Metric]:
             page.access.refused,
         ),
     ):
-        counter = CounterMetricFamily(f"detect_video_{name}", text)
+        counter = _counters(name, text)
         counter.add_metric((), count)
         yield counter
-    requests = CounterMetricFamily(
-        "detect_video_page_requests", "HTTP responses, by status.", labels=("status",)
-    )
+    requests = _counters("page_requests", "HTTP responses, by status.", "status")
     for status, count in sorted(page.gate.requests.items()):
         requests.add_metric((str(status),), count)
     yield requests
 
 
+def _gauges(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"detect_video_{name}", text, labels=labels)
+
+
+def _counters(name: str, text: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"detect_video_{name}", text, labels=labels)
+
+
 def _gauge(name: str, text: str, value: float | None) -> Metric:
-    gauge = GaugeMetricFamily(f"detect_video_{name}", text)
+    gauge = _gauges(name, text)
     if value is not None:
         gauge.add_metric((), value)
     return gauge

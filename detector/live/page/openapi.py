@@ -73,7 +73,8 @@ def description() -> dict[str, Any]:
             "/": _get("The web page.", "text/html", TEXT),
             "/healthz": {
                 "get": {
-                    "summary": "Returns 200 if a camera is live and the engine responds.",
+                    "summary": "Returns 200 if a camera is live, the engine responds, and rows "
+                    "and recordings are written.",
                     "security": [],
                     "responses": {
                         "200": _response("ok", "text/plain", TEXT),
@@ -90,11 +91,7 @@ def description() -> dict[str, Any]:
             ),
             f"{camera}/stream.mjpg": _get(
                 "Frames as they arrive, with boxes drawn; a slow client skips some.",
-                "multipart/x-mixed-replace",
-                TEXT,
-                CAMERA,
-                WIDTH,
-                RATE,
+                *("multipart/x-mixed-replace", TEXT, CAMERA, WIDTH, RATE),
             ),
             f"{camera}/start": _post("Start a camera of cameras.yaml.", change),
             f"{camera}/stop": _post("Stop a camera of cameras.yaml.", change),

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from detector.live.base import LiveFigures
+from detector.live.base import LiveFigures, count_drops
 from detector.live.page.documents import LIVE, HistoryDocument, rounded
 
 EVERY_S = 1.0
@@ -94,7 +94,7 @@ class Sampler:
                         if stream.state == LIVE and stream.age_ms.p50 is not None
                     },
                     {stream.name: stream.processed for stream in streams},
-                    {stream.name: sum(stream.dropped.values()) for stream in streams},
+                    {one.name: count_drops(one.dropped, one.received)[0] for one in streams},
                 )
             )
         self.sampled.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,8 @@ class Server:
         self, hub: Hub, config: PageConfig, say: Callable[[str], None] = lambda line: None
     ) -> None:
         binding = bind(config)
+        if config.token_file and os.stat(config.token_file).st_mode & 0o004:
+            say(f"--token-file {config.token_file}: every user can read it; chmod o-r it")
         self.address = binding.address
         self.port = binding.port
         self.access = Access(binding.token)

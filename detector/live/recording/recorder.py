@@ -76,6 +76,9 @@ class CameraRecorder:
     def wants_pictures(self) -> bool:
         return self._recording.mode == ANNOTATED
 
+    def is_paused(self) -> bool:
+        return self._recording.segments.paused_ns is not None
+
     def write(self, frame: Frame, detections: Detections, in_clip: bool | None = None) -> None:
         """Record a frame. ``in_clip``: whether a clip needs it; None: if anything was detected."""
         try:

@@ -43,7 +43,7 @@ class Segments:
         self._file: Mp4 | None = None
         self._previous: Mp4 | None = None  # the previous file, until its sound is complete
         self._began_ns = 0  # arrival of the current file's first sample
-        self._paused_ns: int | None = None  # arrival of the sample that could not be written
+        self.paused_ns: int | None = None  # arrival of the sample that could not be written
         self._retry_ns = 0
         self._refused_codec = False
         self.files = self.bytes = 0  # finished files, and their size
@@ -62,7 +62,7 @@ class Segments:
 
     def wants_key(self, arrived_ns: int) -> bool:
         """Return whether the picture that arrived at ``arrived_ns`` must be a key frame."""
-        if self._paused_ns is not None and self._file is None:
+        if self.paused_ns is not None and self._file is None:
             return arrived_ns >= self._retry_ns
         return self._file is None or arrived_ns - self._began_ns >= self._longest_ns
 
@@ -83,7 +83,7 @@ class Segments:
             self._begin_file(sample)
         if self._file is not None:
             self._put(self._file, sample)
-        elif self._paused_ns is not None:
+        elif self.paused_ns is not None:
             self.lost += 1
 
     def _begin_file(self, sample: Sample) -> None:
@@ -117,9 +117,9 @@ class Segments:
         self.written += sample.track == VIDEO
         if self._side_cars is not None and sample.track == VIDEO and shown_ns is not None:
             self._side_cars.add_picture(file, sample, shown_ns)
-        if self._paused_ns is not None and file.path is not None and file is self._file:
-            out_s = (sample.arrived_ns - self._paused_ns) / NS
-            self._paused_ns = None
+        if self.paused_ns is not None and file.path is not None and file is self._file:
+            out_s = (sample.arrived_ns - self.paused_ns) / NS
+            self.paused_ns = None
             self._notice(f"{self._camera}: recording resumed after a pause of {out_s:.0f} s")
 
     def _has_room(self) -> bool:
@@ -129,7 +129,7 @@ class Segments:
             return True  # writing will report the error
         reserve = min(RESERVE_BYTES, RESERVE_SHARE * disk.f_blocks * disk.f_frsize)
         # To resume, require twice the space, so that recording does not pause again immediately.
-        factor = 2 if self._paused_ns is not None else 1
+        factor = 2 if self.paused_ns is not None else 1
         return disk.f_bavail * disk.f_frsize >= reserve * factor
 
     def _pause(self, now_ns: int, error: OSError) -> None:
@@ -140,8 +140,8 @@ class Segments:
                 self._count(file, file.give_up())
         self._previous = self._file = None
         self._retry_ns = now_ns + RETRY_NS
-        if self._paused_ns is None:
-            self._paused_ns = now_ns
+        if self.paused_ns is None:
+            self.paused_ns = now_ns
             self._notice(f"{self._camera}: {_pause_message(error, self._folder)}")
 
     def check_disk(self, now_ns: int) -> None:

@@ -28,7 +28,7 @@ STATES = (CONNECTING, LIVE, STALLED, WAITING, ENDED)
 # Why a received picture was not detected.
 NEWER = "newer"  # replaced by a newer picture
 UNDECODED = "undecoded"  # skipped before decoding, to save CPU time (shedding)
-LAG = "lag"  # older than --max-age, so its whole group of pictures was dropped
+LAG = "lag"  # too old (Terms.max_age_s, or EAGER_LAG_S), so its group of pictures was dropped
 RATE = "rate"  # above the camera's ``rate``
 CORRUPT = "corrupt"  # the decoder or the protocol reported damage
 NO_KEY = "no_key"  # before the first key frame of its connection
@@ -90,7 +90,7 @@ class FeedFacts:
     received: int = 0  # pictures that arrived, decoded or not
     taken: int = 0  # pictures that ``take`` returned
     dropped: Mapping[str, int] = field(default_factory=dict)  # reason -> pictures
-    connects: int = 0  # times that pictures began to arrive: reconnects + 1
+    connects: int = 0  # times that pictures began to arrive
     stalls: int = 0
     frozen: bool = False  # the camera keeps sending the same picture
     next_try_ns: int | None = None  # perf_counter_ns of the next attempt, if ``state`` is WAITING
@@ -100,6 +100,7 @@ class FeedFacts:
     fps: float | None = None  # pictures per second that arrived, over the last seconds
     codec: str = ""
     note: str = ""  # a remark on the stream, for the user
+    reconnects: int = 0  # connections after a lost one, but not after a planned stop
 
 
 class PacketListener(Protocol):

@@ -51,17 +51,22 @@ def is_camera_list(spec: str) -> bool:
     return isinstance(content, dict) and "cameras" in content
 
 
-def make_cameras(specs: Sequence[str], loop: bool = False) -> tuple[Camera, ...]:
-    """Return a command's cameras; ``loop`` allows files. Raises UsageError, SourceError."""
+def make_cameras(
+    specs: Sequence[str], loop: bool = False, errors: list[DetectVideoError] | None = None
+) -> tuple[Camera, ...]:
+    """Return a command's cameras; ``loop`` allows files. Raises UsageError or SourceError, with
+    further errors as notes. If ``errors`` is given, adds all errors there and raises none."""
     cameras: list[Camera] = []
+    found: list[DetectVideoError] = [] if errors is None else errors
     hosts = Counter(host_of(Address(spec)) for spec in specs)
     shared = {unique_name(host, (), "cam").lower() for host, n in hosts.items() if host and n > 1}
     for spec in specs:
-        if is_camera_list(spec):
-            for camera in read_cameras(spec, loop):
-                _refuse_duplicate(spec, camera.name, cameras)
-                cameras.append(camera)
-        else:
+        with collect(found):
+            if is_camera_list(spec):
+                for camera in read_cameras(spec, found, loop):
+                    _refuse_duplicate(spec, camera.name, cameras)
+                    cameras.append(camera)
+                continue
             kind = FILE if loop and _is_web_file(spec) else _find_kind(spec, loop)
             address = Address(spec)
             if kind is None:
@@ -69,6 +74,8 @@ def make_cameras(specs: Sequence[str], loop: bool = False) -> tuple[Camera, ...]
             check_address(kind, address)
             taken = shared | {camera.name.lower() for camera in cameras}
             cameras.append(Camera(_make_name(kind, address, taken), kind, address))
+    if errors is None:
+        raise_all(found)
     return tuple(cameras)
 
 
@@ -135,35 +142,46 @@ def unique_name(text: str, taken: Container[str], default: str) -> str:
 
 
 def read_cameras(
-    path: str | Path, loop: bool = False, environment: Mapping[str, str] = os.environ
-) -> tuple[Camera, ...]:
-    """Read a ``cameras.yaml``. Raises UsageError with the key's path, or SourceError. The error's
-    notes contain further errors."""
+    path: str | Path, errors: list[DetectVideoError], loop: bool = False
+) -> list[Camera]:
+    """Read a ``cameras.yaml``. Adds errors to ``errors``, with the key's path, and ignores what is
+    invalid. Raises UsageError or SourceError if there is no list."""
+    events: Mapping[str, Any] = {}
     content = parse_yaml(read_text(path, "a list of cameras"), path)
     if not isinstance(content, dict) or "cameras" not in content:
         raise UsageError(f"{path}: a list of cameras needs the top-level key cameras:")
-    refuse_unknown(path, "key", content, ("cameras", "events"))
-    events = read_filters(f"{path}: events", content.get("events", {}))
+    with collect(errors):
+        refuse_unknown(path, "key", content, ("cameras", "events"))
+    with collect(errors):
+        events = read_filters(f"{path}: events", content.get("events", {}))
     entries = list(_list_entries(f"{path}: cameras", content["cameras"]))
     if not entries:
         raise UsageError(f"{path}: cameras: is empty; add a camera with a name and a url")
     if len(entries) > MOST_CAMERAS:
         raise UsageError(f"{path}: cameras: {len(entries)}, more than {MOST_CAMERAS}")
     cameras: list[Camera] = []
-    errors: list[DetectVideoError] = []
+
+    def add(where: str, fields: Mapping[str, Any]) -> None:
+        camera = _Reader(where, fields, loop).camera(cameras)
+        camera = replace(camera, events={**events, **camera.events})
+        _refuse_duplicate(where, camera.name, cameras)
+        cameras.append(camera)
+
     for where, entry in entries:
+        before = len(errors)
         with collect(errors):
-            camera = _Reader(where, entry, environment, loop).camera(cameras)
-            camera = replace(camera, events={**events, **camera.events})
-            _refuse_duplicate(where, camera.name, cameras)
-            cameras.append(camera)
+            add(where, entry)
+        if len(errors) == before:
+            continue
         login = {key: entry[key] for key in ("user", "password") if key in entry}
-        for key in entry if errors else ():  # read each field alone, to find all errors
+        valid = {"url": "rtsp://camera", **login}
+        for key in entry:  # read each field alone, to find all errors
             with collect(errors):
-                fields = {"url": "rtsp://camera", **login, key: entry[key]}
-                _Reader(where, fields, environment, loop).camera(())
-    raise_all(errors)
-    return tuple(cameras)
+                _Reader(where, {**valid, key: entry[key]}, loop).camera(())
+                valid[key] = entry[key]
+        with collect(errors):
+            add(where, valid)
+    return cameras
 
 
 @contextmanager
@@ -212,11 +230,8 @@ def _refuse_duplicate(where: str, name: str, cameras: Iterable[Camera]) -> None:
 
 
 class _Reader:
-    def __init__(
-        self, where: str, fields: Mapping[str, Any], environment: Mapping[str, str], loop: bool
-    ) -> None:
+    def __init__(self, where: str, fields: Mapping[str, Any], loop: bool) -> None:
         self._where, self._fields, self._loop = where, fields, loop
-        self._environment = environment
 
     def camera(self, before: Sequence[Camera]) -> Camera:
         refuse_unknown(self._where, "key", self._fields, sorted(FIELDS))
@@ -312,7 +327,7 @@ class _Reader:
             name = match[1]
             if not _VARIABLE_NAME.fullmatch(name):
                 self._refuse(key, f"{quote(match[0])} is not a variable; write ${{NAME}}")
-            if not (value := self._environment.get(name)):
+            if not (value := os.environ.get(name)):
                 self._refuse(key, f"the environment variable {name} is not set; set it")
             keep_secret(value)
             return percent(value, safe="") if match.start() < end_of_login else value

@@ -120,6 +120,7 @@ def add_facts(now: FeedFacts, earlier: FeedFacts, dropped: Mapping[str, int]) ->
         received=now.received + earlier.received,
         taken=now.taken + earlier.taken,
         connects=now.connects + earlier.connects,
+        reconnects=now.reconnects + earlier.reconnects,
         stalls=now.stalls + earlier.stalls,
         dropped=dict(Counter(now.dropped) + Counter(earlier.dropped) + Counter(dropped)),
     )

@@ -158,14 +158,11 @@ class PacketFeed(ThreadedFeed):
 
     def _pass_on(self, pictures: list[tuple[Picture, Any]], codec: Any, track: Track) -> None:
         for index, (picture, frame) in enumerate(pictures):
-            now_ns = self.clock()
+            arrived_ns = picture.arrival.arrived_ns
             self.status.show(
-                now_ns,
-                picture.arrival.epoch,
-                picture.width,
-                picture.height,
+                *(arrived_ns, picture.arrival.epoch, picture.width, picture.height),
                 describe_codec(codec),
-                self._decoder.fingerprint(frame, now_ns),
+                self._decoder.fingerprint(frame, arrived_ns),
             )
             self.is_shown = True
             if not self.slot.has_room():

@@ -186,6 +186,7 @@ class Status:
                 taken=self._taken,
                 dropped=dict(self._dropped),
                 connects=self._connects,
+                reconnects=max(0, self._connects - 1),
                 stalls=self._stalls,
                 frozen=self._frozen,
                 next_try_ns=self._next_try_ns,

@@ -109,11 +109,7 @@ class WebcamFeed(ThreadedFeed):
     def _pass_on(self, image: Image, number: int, arrival: Arrival) -> None:
         height, width = image.shape[:2]
         self.status.show(
-            arrival.arrived_ns,
-            arrival.epoch,
-            width,
-            height,
-            "webcam",
+            *(arrival.arrived_ns, arrival.epoch, width, height, "webcam"),
             hash(image[:: height // 48 | 1, :: width // 48 | 1].tobytes()),
         )
         if not self.slot.has_room():  # do not wait: the driver would drop pictures uncounted

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from detector.core.errors.text import counted, printable
 from detector.core.terminal.progress import Redrawn, shorten
-from detector.live.base import LiveFigures, StreamFigures, ZoneFigures
+from detector.live.base import LiveFigures, StreamFigures, ZoneFigures, count_drops
 
 INTERVAL_S = 0.5
 NAME_COLUMNS = 20
@@ -57,16 +57,15 @@ def _format(value: float | None, form: str) -> str:
 
 
 def _row(stream: StreamFigures) -> list[Text]:
-    dropped, received = sum(stream.dropped.values()), stream.received
+    dropped, share = count_drops(stream.dropped, stream.received)
     rates = f"{_format(stream.processed_fps, '.1f')}/{_format(stream.camera_fps, '.1f')}"
-    share = f"{dropped} ({dropped / received:.0%})" if received else "0"
     return [
         Text(shorten(printable(stream.name), NAME_COLUMNS)),
         Text(_state(stream), style=MARKS.get(stream.state, "")),
         Text(rates),
         Text(_format(stream.age_ms.p50, ".0f")),
         Text(_format(stream.age_ms.p99, ".0f")),
-        Text(share),
+        Text(f"{dropped} ({share:.0%})" if dropped else "0"),
     ]
 
 

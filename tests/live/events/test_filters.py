@@ -20,7 +20,7 @@ from detector.live.config import EventsConfig
 from detector.live.events.filters import CLIPS, NO_ZONE, SNAPSHOTS, WEBHOOK, EventFilters
 from detector.live.routing import Router
 from detector.live.sources.base import WEBCAM
-from detector.live.sources.cameras import read_cameras
+from detector.live.sources.cameras import make_cameras
 from detector.tracks.book import Book
 from detector.tracks.counting import Counter
 from detector.tracks.zones_file import Shape, ZoneSet
@@ -43,7 +43,7 @@ ROAD = ZoneSet((Shape("road", ((0.5, 0.0), (0.5, 1.0)), True),), (1.0, 1.0))
 def filters(folder: Path, text: str, zones=("gate", "yard"), **more) -> EventFilters:
     (folder / "cameras.yaml").write_text(f"cameras: {{door: 'rtsp://h/1'}}\nevents: {{{text}}}\n")
     event_filters = EventFilters(NAMES, lambda name: zones, **more)
-    event_filters.take(read_cameras(folder / "cameras.yaml"))
+    event_filters.take(make_cameras([str(folder / "cameras.yaml")]))
     return event_filters
 
 

@@ -10,7 +10,7 @@ from detector.core.types import Detections
 from detector.live.base import Event
 from detector.live.events.rules import EventRules
 from detector.live.events.wording import as_document
-from detector.live.sources.base import STALLED, FeedFacts
+from detector.live.sources.base import STALLED, WAITING, FeedFacts
 from detector.tracks.book import Scene
 from detector.tracks.counting import ZoneEvent
 from tests.live.events.test_rules import SECOND, START_S, detections, frame
@@ -53,6 +53,9 @@ def test_objects_leave_when_their_camera_is_down_or_removed() -> None:
         if end == "down":
             facts = FeedFacts(STALLED, SECOND)
             events = rules.feed_changed("door", facts, SECOND, START_S + 1)
+            assert summarize(rules.update(frame(0.9), tracked(1))) == []  # was still in flight
+            (again,) = rules.update(frame(3.0), tracked(1))
+            assert (again.event, again.since_s) == ("appears", START_S + 3)
         else:
             events = rules.forget("door", SECOND, START_S + 1)
         left = [event for event in events if event.event == "leaves"]
@@ -74,6 +77,8 @@ def test_events_of_lines_and_zones_carry_their_names() -> None:
     assert (leaves["event"], leaves["zone"], leaves["direction"]) == ("leaves", "yard", None)
     times = leaves["time_utc"], leaves["since_utc"]
     assert times == ("2027-01-15T08:00:05.000Z", "2027-01-15T08:00:02.000Z")
+    rules.feed_changed("door", FeedFacts(WAITING, 6 * SECOND), 6 * SECOND, START_S + 6)
+    assert len(rules.update(frame(5.0), objects)) == 2, "in flight, but counted"
 
 
 def test_event_without_a_track_has_no_fields_of_tracks() -> None:

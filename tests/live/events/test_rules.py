@@ -148,8 +148,11 @@ def test_camera_states_become_up_and_down_events():
         ("leaves", "person", 4.0, 0.0, "the camera is down"),
     ]
     assert change(state(WAITING, 6.0), 6.0) == []
+    assert feed(rules, "111") == []  # pictures of the old connection, still in flight
     assert change(state(LIVE, 9.0), 9.0) == [("camera_up", None, 9.0, 4.0, None)]
-    assert feed(rules, "111") == ["0.2 appears person 1"]
+    assert rules.update(frame(3.9), detections(0)) == []
+    (appears,) = chain(*(rules.update(frame(at), detections(0)) for at in (9.0, 9.1, 9.2)))
+    assert (appears.event, appears.since_s) == ("appears", START_S + 9)
 
 
 def test_camera_down_from_the_start_is_reported_once():

@@ -65,6 +65,7 @@ class FakeRun:
             capacity=2.4,
             bottleneck="Inference limits this run: it is at work 91% of the time.",
             engine_age_s=0.02,
+            outputs={("door", "jsonl"): (False, 5), ("", "webhook"): (False, 0)},
         )
         self.reads = 0  # how often the figures were read
         self.numbers = dict.fromkeys(cameras, 0)

@@ -128,12 +128,14 @@ def certificate(tmp_path_factory):
     return folder
 
 
-def test_page_is_served_over_tls(certificate, monkeypatch):
+def test_page_is_served_over_tls(certificate):
     skip_without_libraries()
-    monkeypatch.setenv(TOKEN, SECRET)
+    (file := certificate / "token").write_text(SECRET)
+    file.chmod(0o644)
     chain, key = (str(certificate / f"one.{kind}") for kind in ("pem", "key"))
-    config = PageConfig(serve="0", tls_cert=chain, tls_key=key)
-    server = serve(FakeRun("door").hub, config)
+    config = PageConfig(serve="0", tls_cert=chain, tls_key=key, token_file=str(file))
+    server = serve(FakeRun("door").hub, config, (said := []).append)
+    assert "every user can read it" in said[0]
     try:
         assert server.address.startswith("https://127.0.0.1:")
         context = ssl.create_default_context(cafile=certificate / "one.pem")

@@ -193,7 +193,7 @@ def test_event_stream_sends_events_and_figures(served, monkeypatch):
 
 def test_history_has_ages_and_rates(served):
     wait_for(lambda: len(served.page.sampler._samples) > 2)
-    served.run.set("gate", state="stalled")
+    served.run.set("gate", state="stalled", dropped={"newer": 10, "rate": 999}, received=1249)
     samples = len(served.page.sampler._samples)
     wait_for(lambda: len(served.page.sampler._samples) > samples + 1)
     history = msgspec.json.decode(
@@ -204,6 +204,7 @@ def test_history_has_ages_and_rates(served):
     assert history.age_ms["gate"][0] == 61.0
     assert history.age_ms["gate"][-1] is None  # a camera that is not live has no age
     assert history.processed_fps["door"][0] is None
+    assert 0 <= max(filter(None, history.dropped_fps["gate"]), default=0) < 100, "without `rate`"
     assert history.processed_fps["door"][-1] == 0.0
 
 
@@ -238,14 +239,16 @@ def test_closing_server_sends_end_and_closes_streams():
         ({"engine_age_s": 29.0}, True),
         ({"engine_age_s": 31.0}, False),
         ({"engine_age_s": None}, True),  # unknown
+        ({"outputs": {("door", "recording"): (True, 9)}}, False),
+        ({"outputs": {("door", "recording"): (False, 9), ("", "webhook"): (True, 9)}}, True),
     ],
 )
-def test_health_depends_on_cameras_and_engine(facts, ok):
+def test_health_depends_on_cameras_engine_and_disk(facts, ok):
     run = FakeRun("door", "gate")
     for name in ("door", "gate") if "state" in facts else ():
         run.set(name, state=facts["state"])
-    if "engine_age_s" in facts:
-        run.run = replace(run.run, engine_age_s=facts["engine_age_s"])
+    about_run = {key: facts[key] for key in ("engine_age_s", "outputs") if key in facts}
+    run.run = replace(run.run, **about_run)
     if facts.get("streams") == 0:
         run.streams = {}
     assert documents.is_healthy(run.figures()) is ok
@@ -375,9 +378,12 @@ def test_metrics_keep_the_rules_of_prometheus(served, monkeypatch):
     from prometheus_client.parser import text_string_to_metric_families
 
     monkeypatch.setattr("detector.live.page.streams.SNAPSHOT_S", PATIENCE_S)
+    failing = {("", "webhook"): (True, 3), ("door", "jsonl"): (False, 5)}
+    served.run.run = replace(served.run.run, outputs=failing)
     served.run.set("door", name="door")
     with show_pictures(served.run):
         served.client.ask("/api/streams/door/snapshot.jpg")
+    wait_for(lambda: served.client.ask("/api/streams").json()["failing"] == ["webhook"])
     answer = served.client.ask("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     read = text_string_to_metric_families(answer.body.decode())
@@ -397,6 +403,8 @@ def test_metrics_keep_the_rules_of_prometheus(served, monkeypatch):
     assert values["detect_video_stream_state", "door", "live"] == 1
     assert values["detect_video_stream_state", "door", "waiting"] == 0
     assert values["detect_video_healthy",] == 1
+    assert values["detect_video_output_failing", "", "webhook"] == 1
+    assert values["detect_video_output_lost_total", "door", "jsonl"] == 5
     assert values["detect_video_page_encoded_pictures_total",] == 1
     assert values["process_resident_memory_bytes",] > 1e6
 

@@ -127,12 +127,12 @@ class Tile {
     this.state.className = `pill ${one.frozen && one.state === "live" ? "wait" : kind}`;
     setText(this.state, one.frozen && one.state === "live" ? "frozen" : file && one.state === "live" ? "running" : word);
     setText(this.size, one.size ? one.size.replace("x", "×") : "");
-    const total = Object.values(one.dropped).reduce((sum, n) => sum + n, 0);
+    const share = 100 * countDrops(one) / Math.max(1, one.received - (one.dropped.rate ?? 0));
     const reasons = Object.entries(one.dropped).filter(([, n]) => n).map(([reason, n]) => `${reason}: ${count(n)}`).join(", ");
     setText(this.facts.fps, `${formatRate(one.processed_fps)}${isKnown(one.camera_fps) ? ` / ${formatRate(one.camera_fps)}` : ""}`);
     setText(this.facts.age, pair(one.age_ms.p50, one.age_ms.p99));
     this.facts.age.title = "from the arrival of a frame to its detections";
-    setText(this.facts.dropped, one.received ? `${(100 * total / one.received).toFixed(total && total < one.received / 10 ? 1 : 0)}%` : "–");
+    setText(this.facts.dropped, one.received ? `${share.toFixed(share && share < 10 ? 1 : 0)}%` : "–");
     this.facts.dropped.title = reasons || "none";
     setText(this.facts.outages, `${count(one.reconnects)} / ${count(one.stalls)}`);
     this.list.hidden = file && !isKnown(one.processed_fps) && one.state === "ended";
@@ -333,7 +333,9 @@ function show(now) {
   disconnected = false;
   const lost = now.streams.filter((one) => one.state !== "live");
   const file = now.streams.length > 0 && now.streams.every((one) => one.kind === "file");
-  setHealth(now.healthy ? lost.length && !file ? "wait" : "good" : "bad", now.healthy ? lost.length && !file ? `${lost.length} of ${now.streams.length} down` : "healthy" : "not healthy");
+  const problems = lost.length && !file ? [`${lost.length} of ${now.streams.length} down`] : [];
+  if (now.failing.length) problems.push(`not written: ${now.failing.join(", ")}`);
+  setHealth(now.healthy ? problems.length ? "wait" : "good" : "bad", problems.join("; ") || (now.healthy ? "healthy" : "not healthy"));
   setText($("uptime"), `up ${duration(now.uptime_s)}`);
   const live = now.streams.filter((one) => one.state === "live");
   setNumber("live", file ? `${now.streams.length}` : `${live.length} of ${now.streams.length}`, file ? (now.streams.length === 1 ? "file" : "files") : "cameras live");
@@ -466,20 +468,23 @@ function showStages(busy) {
 
 // ---------------------------------------------------------------- curves
 
+function countDrops(one) { // without frames above the camera's rate, as count_drops in base.py
+  return Object.entries(one.dropped).reduce((sum, [why, n]) => why === "rate" ? sum : sum + n, 0);
+}
+
 function addSample(now) {
   const at = Date.parse(now.time_utc) / 1000;
   const last = history.times.at(-1);
   if (last !== undefined && (at <= last || !before)) return; // the first rates need two samples
   const old = new Map((before?.streams ?? []).map((one) => [one.name, one]));
   const seconds = before ? at - Date.parse(before.time_utc) / 1000 : 0;
-  const all = (one) => Object.values(one.dropped).reduce((sum, n) => sum + n, 0);
   history.times.push(at);
   for (const one of now.streams) {
     const then = old.get(one.name);
     const each = (value, past) => then && seconds > 0 && value >= past ? (value - past) / seconds : null;
     addValue(history.age, one.name, one.state === "live" ? one.age_ms.p50 : null);
     addValue(history.processed, one.name, each(one.processed, then?.processed));
-    addValue(history.dropped, one.name, then ? each(all(one), all(then)) : null);
+    addValue(history.dropped, one.name, then ? each(countDrops(one), countDrops(then)) : null);
   }
   for (const map of [history.age, history.processed, history.dropped]) {
     for (const [name, values] of map) {
