@@ -125,7 +125,7 @@ def test_fastest_value_of_each_setting_is_chosen():
 
 
 def test_trials_with_more_requests_keep_engine_and_precision():
-    """They name the engine, since ``auto`` may choose another one for more requests."""
+    """They name the engine, because ``auto`` may choose another one for more requests."""
     result = Job(lambda settings: 50.0 if not settings else 40.0).find()
     shapes = [one.settings for one in result.trials if "concurrency" in one.settings]
     assert shapes
@@ -217,7 +217,7 @@ def test_missing_library_that_would_be_faster_is_named(monkeypatch):
     assert "install it for auto" in Job(speed_of).find().notes
 
 
-def test_only_fp32_is_used_without_detections():
+def test_only_fp32_is_used_if_nothing_is_detected():
     result = Job(speed_of, empty=True).find()
     assert result.settings.get("precision", "fp32") == "fp32"
     assert any("nothing was detected" in note for note in result.notes)
@@ -295,8 +295,8 @@ def speed_with_two_limits(settings) -> float:
 
 
 def loss_of(settings, tracked: float = 0.15) -> float:
-    """Return the share of frames whose detections change. ``tracked``: growth of this share for
-    each frame that is tracked between two inferred ones."""
+    """Return the share of frames whose detections change. Each frame that is tracked between two
+    inferred frames adds ``tracked`` to the share."""
     lost = {"bf16": 0.0, "fp16": 0.0, "int8": 0.02}.get(settings.get("precision"), 0.0)
     lost += SIZES.get(settings.get("size"), (1, 0.0))[1]
     lost += 0.25 * (settings.get("skip_still") is not None)
@@ -351,7 +351,7 @@ class TestTarget:
         assert result.reached
         assert result.settings["precision"] != "int8"
 
-    def test_defaults_are_chosen_if_they_miss_the_target_only_in_one_early_round(self):
+    def test_defaults_are_chosen_although_one_early_round_missed_the_target(self):
         slow = iter([1.0, 0.5])
 
         def unsteady(settings):
@@ -388,7 +388,7 @@ class TestTarget:
         assert (result.reached, result.after, len(result.trials)) == (False, None, 1)
         assert "out of reach" in verdict(result)[0]
 
-    def test_trials_that_only_speed_up_the_network_are_skipped_above_its_ceiling(self):
+    def test_faster_networks_are_not_tried_if_they_cannot_reach_the_target(self):
         """Even without inference the run reaches only 70 FPS, less than the target."""
 
         def without_ceilings(settings):

@@ -39,8 +39,8 @@ LOGIN = "admin:sw0rdf1sh"
 class Recoveries:
     """``seen``: outages that an event reported while they lasted. ``back_s``: seconds from the
     server's restart, or from the end of its stall, to the next picture that has a row; None if no
-    picture came in time. The first camera has the faults; ``quiet_ms`` and ``disturbed_ms`` are the
-    99th percentile of picture ages before and during these faults, for each of the others."""
+    picture came in time. Only the first camera has faults. ``quiet_ms`` and ``disturbed_ms``: for
+    each other camera, the 99th percentile of picture ages before and during the faults."""
 
     seen: Counter[str] = field(default_factory=Counter)
     back_s: dict[str, list[float | None]] = field(
@@ -149,13 +149,13 @@ def _p99(folder: Path, name: str, start: float, end: float) -> float:
     return quantile(ages, 0.99)
 
 
-# Ages against a clock in the picture.
+# Ages compared with a clock in the picture.
 
 
 @dataclass(slots=True)
 class Ages:
     """``busy_ms``: time from when the loop took a picture to its result. ``differences_ms``:
-    from the time drawn in a picture to its arrival, which is no part of its age."""
+    time from the clock drawn in a picture to its arrival. The picture's age does not include it."""
 
     fps: float
     frames: int

@@ -25,8 +25,8 @@ NAMES = ("cam0", "cam1")
 MODES = ("copy", "annotated")
 MINUTES = "0.05"  # length of a recording: 3 s
 KEEP_GB = 0.004
-# Retention may exceed its limit by this many seconds of video: those recorded in the half minute
-# between two of its checks, one unfinished file, and a burst when a stopped run resumes.
+# Recordings may exceed the limit of retention by this many seconds of video: the half minute
+# between two checks, one unfinished file, and a burst when a stopped run resumes.
 MORE_S = 60.0
 CLIP_S = 10.0
 EARLIEST_S, LATEST_S = 0.3, 12.0  # a process is killed at an age between these
@@ -39,7 +39,7 @@ class Findings:
     times: int = 0
     finished: int = 0  # recordings with final names, each decoded to its end
     pictures: int = 0  # pictures in finished recordings
-    damaged: int = 0  # damaged packets in these files: cameras drop data that is not read in time
+    damaged: int = 0  # damaged packets in finished files: cameras drop data not read in time
     partial: int = 0  # partial recordings
     empty: int = 0  # partial recordings without a picture
     adopted: int = 0  # partial recordings that the next run renamed and retention has not removed
@@ -50,7 +50,7 @@ class Findings:
 
 
 class Folder:
-    """The folder of outputs, which is checked repeatedly; unchanged files are checked once."""
+    """The folder of outputs. It is checked repeatedly, but unchanged recordings only once."""
 
     def __init__(self, out: Path, findings: Findings) -> None:
         self.out, self.findings = out, findings

@@ -110,8 +110,8 @@ def make_source(folder: Path, seconds: int = SECONDS) -> Path:
 def kill_once(
     folder: Path, stream: Path, alive_s: float, ready: Callable[[], bool] = lambda: True
 ) -> list[Loss]:
-    """Record for ``alive_s`` seconds and until ``ready``, kill, and read everything. Raises
-    AssertionError if rows are missing, or if finishing a partial file loses pictures."""
+    """Record for ``alive_s`` seconds, then until ``ready``. Kill the process and read its files.
+    Raises AssertionError if rows are missing, or if finishing a partial file loses pictures."""
     command = [sys.executable, "-m", "tests.live.killing", str(folder), str(stream)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -135,7 +135,7 @@ def kill_once(
 
 
 def holds_pictures(folder: Path) -> bool:
-    """Return whether each camera has a playable recording and ``copy`` has a boxes file."""
+    """Return whether each of CAMERAS has a playable recording and ``copy`` has a boxes file."""
     videos = [folder / name / "video" for name in CAMERAS]
     with suppress(av.FFmpegError, IndexError):  # no whole fragment yet
         played = all(

@@ -60,7 +60,7 @@ def make_clip(
 
 
 def _write_units(clip: Path) -> Path:
-    """Write the clip's access units in Annex B, and their offsets, for the RTSP server."""
+    """Write files for the RTSP server: the clip's access units in Annex B, and their offsets."""
     target = clip.with_suffix(".annexb")
     if target.exists():
         return target

@@ -134,18 +134,18 @@ def test_pace_counts_each_batch_once():
 
 
 class TestEnd:
-    def test_after_a_duration(self):
+    def test_run_ends_after_a_duration(self):
         bench = Bench("a")
         bench.collector.end_after(0.1)
         assert bench.collector.read() is None
         assert bench.ms() == pytest.approx(100)
 
-    def test_after_a_number_of_frames(self):
+    def test_run_ends_after_a_number_of_frames(self):
         bench = Bench("a", frames=2)
         bench.feeds["a"].arrives(3)
         assert [bench.collector.read() is None for _ in range(3)] == [False, False, True]
 
-    def test_when_every_camera_has_ended(self):
+    def test_run_ends_when_every_camera_has_ended(self):
         bench = Bench("a", "b")
         bench.feeds["a"].arrives()
         for feed in bench.feeds.values():
@@ -153,7 +153,7 @@ class TestEnd:
         assert bench.collector.read() is not None, "received pictures are still read"
         assert bench.collector.read() is None
 
-    def test_not_when_one_camera_has_ended(self):
+    def test_run_continues_when_one_camera_has_ended(self):
         bench = Bench("a", "b")
         bench.feeds["a"].state = ENDED
         bench.while_waiting[400] = lambda: bench.feeds["b"].arrives()

@@ -50,7 +50,7 @@ class TestAges:
         parts = split_age(make_arrival(decoded=0), 50 * MS)  # decoding time unknown
         assert (parts["decoding"], sum(parts.values())) == (0, 50 * MS)
 
-    def test_ages_of_the_result_its_parts_and_outputs_have_percentiles(self):
+    def test_results_parts_and_outputs_have_percentiles_of_ages(self):
         ages = FrameAges(0)
         for age in range(1, 301):
             arrival = make_arrival(result=age, inferred=age, began=0, decoded=0, taken=0)
@@ -202,7 +202,7 @@ def process(bench: Bench, status: LiveStatus, count: int = 1, took_ms: float = 0
 
 
 def run_live(bench: Bench, status: LiveStatus, times: int, detected: int) -> None:
-    """``times`` times, let two pictures arrive, process ``detected`` of them, and wait 0.5 s."""
+    """Repeat ``times`` times: let two pictures arrive, process ``detected`` of them, wait 0.5 s."""
     for _ in range(times):
         bench.feeds["a"].arrives(2)
         process(bench, status, detected)

@@ -70,8 +70,8 @@ def test_hub_keeps_a_copy_because_the_run_reuses_the_memory():
     assert hub.newest("door").image.any()
 
 
-def test_picture_is_not_kept_if_wants_pictures_was_not_called_before_it():
-    """Then nothing was drawn on the picture, so it could show what --blur should hide."""
+def test_picture_is_kept_only_if_wants_pictures_was_called_first():
+    """Otherwise nothing was drawn on the picture, and it could show what --blur should hide."""
     hub = Hub()
     hub.request_picture("door")
     hub.show(frame("door", picture(0)), NOTHING)

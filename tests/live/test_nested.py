@@ -1,4 +1,4 @@
-"""Test requests to a second host that a playlist names. The servers of both log every request."""
+"""Test requests to a second host that a playlist names. Both hosts' servers log every request."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def master(address: str, line: str = "") -> bytes:
 
 SOUND = '#EXT-X-MEDIA:TYPE=AUDIO,GROUP-ID="a",NAME="x",URI="{}"'
 LOCK = '#EXT-X-KEY:METHOD=AES-128,URI="{}",IV=0x' + IV
-# kind -> (playlist, paths requested from the other host); AWAY is that host's URL
+# kind -> (playlist, paths requested from the other host). AWAY: its URL. PLACE: its host and port
 PLAYLISTS = {
     "segment": (hls("#EXTINF:1,", "AWAY/a.ts"), ["/a.ts"]),
     "key of a segment": (hls(LOCK.format("AWAY/k"), "#EXTINF:1,", "locked.ts"), ["/k"]),
@@ -183,10 +183,10 @@ def test_finished_playlist_is_read_as_a_file(
 
 
 @pytest.mark.parametrize("login", [None, LOGIN])
-def test_playlist_without_any_segment_raises_after_the_limit(
+def test_playlist_of_missing_segments_raises_after_the_limit(
     web: WebServer, login: str | None
 ) -> None:
-    """No segment exists. FFmpeg may request each one twice, the second time with the login."""
+    """No segment exists. FFmpeg may request each segment twice, first without the login."""
     lines = [line for at in range(1000) for line in ("#EXTINF:1,", f"{at}.ts")]
     web.put("/film.m3u8", hls(*lines), login=login)
     with pytest.raises(SourceError, match=f"{MOST_MISSING} segments in a row.*404"):

@@ -104,7 +104,7 @@ def test_backlog_of_one_group_is_dropped_up_to_the_next_key_frame(drops: Drops) 
 
 @pytest.mark.parametrize("waiting", [4, 9, 14])
 def test_drop_group_drops_packets_up_to_the_next_key_frame(waiting: int, drops: Drops) -> None:
-    """It drops packets that are queued and, if these hold no key frame, later ones."""
+    """It drops queued packets. If none of them is a key frame, it drops later packets, too."""
     queue = PacketQueue(5, False, drops.drop)
     fill(queue, range(waiting), 10)
     for _ in range(3):
@@ -180,7 +180,7 @@ def numbers(slot: Slot, now_ms: int = 0) -> list[int]:
     return taken
 
 
-def test_slot_keeps_only_the_newest_picture_with_the_policy_latest(drops: Drops) -> None:
+def test_policy_latest_keeps_only_the_newest_picture(drops: Drops) -> None:
     slot = Slot(True, 5, drops.drop)
     for number in range(5):
         assert slot.has_room()
@@ -190,7 +190,7 @@ def test_slot_keeps_only_the_newest_picture_with_the_policy_latest(drops: Drops)
     assert drops == {NEWER: 4}
 
 
-def test_slot_holds_four_pictures_and_drops_old_ones_with_the_policy_every(drops: Drops) -> None:
+def test_policy_every_holds_four_pictures_and_drops_old_ones(drops: Drops) -> None:
     slot = Slot(False, 5, drops.drop)
     for number in range(PLACES):
         slot.put(picture(number))
@@ -201,7 +201,7 @@ def test_slot_holds_four_pictures_and_drops_old_ones_with_the_policy_every(drops
     assert slot.has_room()
 
 
-def test_slot_keeps_its_last_picture_at_any_age_with_the_policy_every() -> None:
+def test_policy_every_keeps_the_last_picture_at_any_age() -> None:
     slot = Slot(False, 1, Drops().drop)
     slot.put(picture(0))
     assert numbers(slot, now_ms=60_000) == [0]

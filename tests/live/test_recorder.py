@@ -417,7 +417,7 @@ def test_retention_checks_folders_every_half_minute(
     retention = Retention(tmp_path, 4.5 / 24, None, utc=lambda: now[0], clock=lambda: now[0])
     retention.sweep_if_due()
     assert remaining() == ALL[5:]
-    for after, left in ((29, 5), (31, 5), (600 + 1800 + 31, 6)):  # a file ended at 17:10
+    for after, left in ((29, 5), (31, 5), (600 + 1800 + 31, 6)):  # the file of 17:00 ended at 17:10
         now[0] = START_S + 9 * 3600 + after
         retention.sweep_if_due()
         assert remaining() == ALL[left:]

@@ -315,7 +315,7 @@ def test_wrong_time_stamps_are_corrected(tmp_path: Path, change: Any) -> None:
 
 
 def test_missing_first_stamps_of_rtsp_are_filled_in(tmp_path: Path) -> None:
-    """From RTSP, FFmpeg gives the first packet no pts, and several first packets no dts."""
+    """For RTSP, FFmpeg gives the first packet no pts, and the first few packets no dts."""
 
     def as_rtsp(number: int, packet: Packet) -> None:
         if number == 0:
@@ -349,7 +349,7 @@ def test_mjpeg_pictures_are_shown_at_their_arrival_times(tmp_path: Path, tenths:
     assert times == pytest.approx([number * tenths / 10 for number in range(20)], abs=1e-3, rel=0)
 
 
-def test_camera_with_a_codec_unknown_to_mp4_is_recorded_as_drawn_pictures(tmp_path: Path) -> None:
+def test_codec_unknown_to_mp4_leads_to_drawn_pictures(tmp_path: Path) -> None:
     stream = make_stream(tmp_path / "camera.webm", codec="libvpx", count=5)
     bench = Bench(tmp_path)
     bench.play(stream)

@@ -83,7 +83,7 @@ class PacedFeed(FakeFeed):
 
 @pytest.fixture(scope="module")
 def loaded():
-    """Load one model for all runs, because the null engine still works after it was closed."""
+    """Load one model for all runs: the null engine still works after a run has closed it."""
     return load_model(config())
 
 
@@ -97,7 +97,7 @@ class EventTarget:
         return 0
 
     def close(self) -> None:
-        """Do nothing, as no event is queued."""
+        """Do nothing, because no event is queued."""
 
 
 class Feeds(list[PacedFeed]):
@@ -138,7 +138,7 @@ def feeds(monkeypatch, tmp_path, loaded) -> Feeds:
     monkeypatch.setattr(roster, "Collector", make_collector)
     monkeypatch.setattr(plans, "load_model", lambda *_, **__: replace(loaded, notes=[]))
     monkeypatch.setattr(live, "MONITOR_S", 0.02)
-    monkeypatch.setattr(live, "STOP_TIMEOUT_S", PATIENCE_S)  # as tests count the last pictures, too
+    monkeypatch.setattr(live, "STOP_TIMEOUT_S", PATIENCE_S)  # tests count the last pictures, too
     monkeypatch.setattr(collect, "SLICE_NS", 10_000_000)  # so that the end is noticed soon
     monkeypatch.chdir(tmp_path)
     return feeds
@@ -163,7 +163,7 @@ def run_during(
     ends: bool = True,
     **options,
 ):
-    """Call ``action`` during a run. If ``ends``, then end the source, as --duration does."""
+    """Call ``action`` during a run. If ``ends``, end the source afterwards, as --duration does."""
     failed: list[BaseException] = []
 
     def act() -> None:
@@ -281,7 +281,7 @@ def test_reports_show_the_cameras(feeds):
     assert "112 MB at the peak" in printed
     assert "session: " not in printed
     printed = text_of(replace(result.summary, **bad_day), verbose=False)
-    assert "end to end" not in printed, "no picture was processed, so it has no rates"
+    assert "end to end" not in printed, "no picture was processed, so there are no rates"
 
 
 def text_of(summary: Summary, verbose: bool = True) -> str:
@@ -315,7 +315,7 @@ def test_run_with_sync_counts_its_waits_for_cameras(feeds):
     assert result.summary.threads["main"].waits["camera"] > 0
 
 
-def test_cameras_that_never_answer_exit_3_with_down_events(feeds, tmp_path):
+def test_run_exits_3_with_down_events_if_no_camera_answers(feeds, tmp_path):
     """Event targets get the events, and no output files remain."""
     events: list[Event] = []
     around = Observers(events_to=[EventTarget(events)])
@@ -448,7 +448,7 @@ def test_frames_option_ends_the_run(feeds):
     assert is_accounted_for(result.summary.streams[0])
 
 
-def test_run_counts_at_lines_that_were_drawn_in_an_earlier_run(feeds, tmp_path):
+def test_run_counts_with_lines_drawn_in_an_earlier_run(feeds, tmp_path):
     folder, said = tmp_path / "counts", []
     folder.mkdir()
     (folder / "zones.yaml").write_text("lines: {gate: [[0.5, 0], [0.5, 1]]}")
@@ -657,7 +657,7 @@ def test_run_with_output_dev_null_writes_only_the_session(feeds, tmp_path):
     ],
     ids=str,
 )
-def test_options_of_files_are_refused(feeds, options, tmp_path):
+def test_options_that_do_not_fit_cameras_are_refused(feeds, options, tmp_path):
     with pytest.raises(UsageError):
         run("rtsp://a/door", **options)
     assert (feeds, os.listdir(tmp_path)) == ([], [])
@@ -671,7 +671,7 @@ def test_unknown_class_of_a_camera_is_refused(feeds, tmp_path):
     assert os.listdir() == ["cameras.yaml"]
 
 
-def test_addresses_webcams_lists_and_looped_files_are_cameras(tmp_path, monkeypatch):
+def test_addresses_webcams_lists_and_looped_files_count_as_cameras(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("cams.yaml").write_text("cameras: [rtsp://a/b]")
     Path("model.yaml").write_text("model: street")

@@ -194,7 +194,7 @@ class TestAdjustment:
         assert stream.play(2, 1).limit is None
 
     def test_ends_if_key_frames_stop(self) -> None:
-        """After hundreds of packets without a key frame (intra refresh), the queue admits one."""
+        """Without key frames (intra refresh), the queue passes a packet on after some hundreds."""
         stream = start_shedding()
         assert stream.shedding.is_exhausted()
         assert stream.shedding.admits(Stamp(stream.arrived + 400, 1, 0, 0.0), False)
@@ -299,7 +299,7 @@ class ClipFeed(PacketFeed):
         super()._decode_or_skip(item, *others)
 
     def put(self, picture: Picture) -> bool:
-        """Read the number in the picture at once, as the test takes no pictures."""
+        """Read the number in the picture now, because the test takes no pictures."""
         self.late.append(self.decoding - picture.number)
         self.shown.append((picture, read_number(self.convert(picture, None))))
         return super().put(picture)
@@ -367,7 +367,7 @@ def test_pictures_decoded_after_a_skipped_group_are_intact(
     [
         ({}, Terms(every=True, cpu_load=FullCores())),
         ({"rate": Fraction(10**9)}, None),
-        # The load stays unknown, as no time passes on this clock.
+        # The load stays unknown, because no time passes on this clock.
         ({}, Terms(cpu_load=CpuLoad(clock=lambda: 0))),
     ],
 )

@@ -53,7 +53,7 @@ QUICK = {"preset": "ultrafast"}
 
 @pytest.fixture(autouse=True)
 def no_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let text be larger than the video, because these small videos have boxes in every picture."""
+    """Allow more bytes of text than of video: these small videos have boxes in every picture."""
     monkeypatch.setattr(side_cars, "FREE_BYTES", 10**9)
 
 
@@ -441,7 +441,7 @@ def test_leftovers_of_a_killed_run_are_finished(tmp_path: Path) -> None:
 
 
 def test_retention_removes_boxes_with_their_recording(tmp_path: Path) -> None:
-    """The boxes file is removed with its recording, and counts towards its bytes."""
+    """The boxes file is removed with its recording, and its bytes count as the recording's."""
     folder = tmp_path / "a" / "video"
     folder.mkdir(parents=True)
     for number in range(4):
@@ -532,7 +532,7 @@ def test_lists_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(cars._recent) == 3
 
 
-def test_inbox_is_bounded_in_bytes_of_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inbox_limits_the_bytes_of_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("detector.live.recording.inbox.MOST_BYTES", 100)
     inbox = Inbox()
     for number in range(4):

@@ -32,9 +32,9 @@ class Export:
         scale: float = 1.0,
     ) -> None:
         """``pixels``: the kind of input. "": 0..1. "baked": 0..255, which the graph divides by 255.
-        "u8", "u8-nhwc": bytes, which it also divides. "chw": no batch axis. In the other kinds,
-        the graph changes pixels in 0..1. "normalised": by ImageNet's normalisation. "turned",
-        "flipped": from BGR to RGB. "convolved": by ``scale``, in a convolution."""
+        "u8", "u8-nhwc": bytes, which it also divides. "chw": no batch axis. The other kinds get
+        pixels in 0..1. "normalised": the graph normalises them as for ImageNet. "turned",
+        "flipped": it turns BGR into RGB. "convolved": it multiplies by ``scale`` in a Conv."""
         from onnx import TensorProto, helper
 
         self.kind = getattr(TensorProto, kind)

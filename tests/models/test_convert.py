@@ -41,8 +41,8 @@ def network_of(
 
 
 def tiny(batch: int = 1, scale: float = 0.1, decode: bool = False) -> Network:
-    """Make a network that multiplies three planes by ``scale`` in two convolutions and upsamples.
-    ``decode``: it multiplies by 3 at the end."""
+    """Make a network: two convolutions multiply three planes by ``scale``, a Resize upsamples them.
+    ``decode``: a Mul then multiplies them by 3."""
     builder = GraphBuilder("tiny")
     x = builder.input_u8(batch, 2, 2)
     wide = builder.constant("0.conv.weight", np.eye(8, 3, dtype=np.float32).reshape(8, 3, 1, 1))

@@ -1,4 +1,4 @@
-"""The graph computes what plain code does, with known names, shapes, parameters and MACs."""
+"""The graph gives the same as plain code. Its names, shapes, parameters and MACs are known."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_activation_equals_its_formula(cfg, tmp_path, engine, name):
     path = cfg(f"[convolutional]\nfilters=7\nactivation={name}\n")
     (stored,) = filters_of(path)
     header = np.array([0, 2, 5, 0, 0], "<i4").tobytes()
-    weights = stored.weights * 8  # so that every branch is reached: below -3, above 6
+    weights = stored.weights * 8  # reaches every branch: below -3, above 6
     path.with_suffix(".weights").write_bytes(header + stored.biases.tobytes() + weights.tobytes())
     pictures = picture()
     x = plain_conv(as_network_input(pictures), weights) + stored.biases[:, None, None]
@@ -338,7 +338,7 @@ def test_node_names_follow_our_rule():
     assert [info.name for info in graph.output] == ["29.conv", "36.conv"]
 
 
-def test_macs_of_each_counted_operator():
+def test_macs_of_convolutions_and_products_are_counted():
     from onnx import TensorProto, helper
 
     def info(name, *shape):

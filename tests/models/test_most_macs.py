@@ -25,13 +25,13 @@ ROWS = 12288  # elements of the picture
 
 
 def bright(export: Export, tensor: str) -> str:
-    """Return the name of the indices [n, axes] at which ``tensor`` is above 0.5."""
+    """Return the name of a tensor [n, axes]: the indices at which ``tensor`` is above 0.5."""
     kept = export.add("Greater", tensor, export.const([0.5]))
     return export.add("Transpose", export.add("NonZero", kept), perm=[1, 0])
 
 
 def colours_found(export: Export) -> tuple[str, str]:
-    """Return boxes [n, 4] and the channels' numbers [n], at most three."""
+    """Return boxes [n, 4] and the channels' numbers [n]; n is at most 3."""
     flat = export.add("Reshape", export.colours(), export.ints(3))
     number = export.add("Reshape", bright(export, flat), export.ints(-1))
     return export.add("Gather", export.const(THREE), number, axis=0), number

@@ -166,7 +166,7 @@ def branching(folder):
 
 
 def masks(folder, graph=exports.decoded):
-    """Export masks like YOLOv5's segmentation, whose metadata states no task."""
+    """Export masks as YOLOv5's segmentation does. Its metadata states no task."""
     export = graph()
     pooled = export.add("MaxPool", "images", kernel_shape=[4, 4], strides=[4, 4])
     return export.out("output1", pooled, [1, 3, 16, 16]).save(folder / "m.onnx", STATED)
@@ -309,7 +309,7 @@ def test_spellings_that_runtimes_accept_are_accepted(tmp_path, spelling):
     assert (network.family, network.output_shapes) == ("yolov8", [(2, 7, 84)])
 
 
-def test_second_unknown_opset_of_a_file_is_ignored(tmp_path):
+def test_second_opset_of_the_same_domain_is_ignored(tmp_path):
     def change(model):
         model.opset_import.add(domain="ai.onnx", version=99)
 
@@ -378,7 +378,7 @@ def test_message_for_one_dynamic_side_states_only_the_fixed_side(tmp_path, side,
 
 
 def test_user_may_name_the_family(tmp_path):
-    """Raw YOLOX has this shape, [1, 84, 8], but no arithmetic. YOLOv8 has 4 + 3 columns."""
+    """[1, 84, 8] with arithmetic fits no family: raw YOLOX has none, YOLOv8 has 4 + 3 columns."""
     path = exports.decoded(count=84).save(tmp_path / "m.onnx", STATED)
     with pytest.raises(ModelError, match="family was not"):
         open_network(path)

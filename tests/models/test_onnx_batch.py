@@ -75,7 +75,7 @@ def mixing(operator):
 
 
 @pytest.mark.parametrize("operator", ["Reshape", "ReduceMax", "Softmax", "Concat", "CumSum"])
-def test_node_that_mixes_pictures_is_refused_by_name(tmp_path, operator):
+def test_refusal_names_the_node_that_mixes_pictures(tmp_path, operator):
     path = mixing(operator).save(tmp_path / "m.onnx", STATED)
     assert open_network(path).batch == 1
     reason = refusal(path, batch=8)

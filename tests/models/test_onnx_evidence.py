@@ -1,4 +1,4 @@
-"""Ambiguous files are read if something proves what their outputs mean, or refused with advice.
+"""Ambiguous files are read if something proves what their outputs mean; else we refuse them.
 
 Each graph is laid out as an exporter writes it. The picture's largest red, green and blue decide
 the scores (tests/models/exports.py), so boxes and scores are known.
@@ -86,7 +86,7 @@ def dets_and_labels(**more) -> Export:
 
 
 def rf_detr(columns: int = 4, **more) -> Export:
-    """Make RF-DETR with a GridSample: dets in 0..1, and logits (of 4, the last is background)."""
+    """Make RF-DETR with a GridSample: dets in 0..1, logits. Of 4 logits, the last is background."""
     export = Export(**more)
     zero = export.sampled_zero()
     colours = export.add("Add", export.colours(), zero)
@@ -221,7 +221,7 @@ def test_rf_detr_gets_imagenet_pixels_and_has_no_background_class(tmp_path, colu
 
 
 def transformer(head: str, kernel: int, **more) -> Export:
-    """Make one query with logits 2, 0, 1 and a box. ``head``: how the last layer computes it.
+    """Make one query with logits 2, 0, 1 and a box. ``head``: how the last layer computes the box.
     The files of all families like DETR have these names and shapes.
     """
     export = Export(**more)
@@ -490,8 +490,8 @@ def test_mean_is_subtracted_if_the_graph_only_divides(tmp_path):
 
 
 def branches_on_boxes(nothing: float = 1.0, branch: bool = True) -> Export:
-    """Make a detector like torchvision's, which finds one box or none. Its NMS moves the boxes of
-    each class apart, by the largest coordinate; a branch skips this for an empty list."""
+    """Make a detector like torchvision's that finds one box or none. To keep classes apart, its NMS
+    moves boxes by the largest coordinate. For an empty list, a branch skips this."""
     export = Export()
     colours = export.colours()
     kept = export.add("Greater", export.add("ReduceMax", colours, axes=[2]), export.const([0.5]))

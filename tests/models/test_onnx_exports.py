@@ -92,7 +92,7 @@ def test_a_branch_may_read_the_output_of_a_later_node(tmp_path):
 
 
 def test_long_formulas_for_sizes_are_accepted(tmp_path):
-    """yolo export dynamic=True names an axis with 1,234 characters. Its size is inferred anyway."""
+    """``yolo export dynamic=True`` names an axis with 1,234 characters. The size is inferred."""
     from onnx import helper
 
     def label(model):
@@ -136,7 +136,7 @@ def test_outputs_of_the_official_exporters_are_read(tmp_path, batch, engine):
 
 
 def _scaled(name: str, dims: list, kind: str, take: list[int]) -> exports.Export:
-    """Make a YOLOv10 that multiplies boxes by an extra input. Sides are first divided by 64."""
+    """Make a YOLOv10 that multiplies boxes by an extra input. Sides in pixels are divided by 64."""
     export = exports.Export()
     colours = export.colours()
     sides = export.add("Cast", export.add_input(name, dims, kind), to=1)
@@ -219,7 +219,7 @@ def test_unused_input_is_dropped(tmp_path):
         ("images2", [1, 3, SIDE, SIDE], "FLOAT"),
     ],
 )
-def test_any_other_input_is_refused_by_its_name(tmp_path, name, dims, kind):
+def test_refusal_of_any_other_input_mentions_its_name(tmp_path, name, dims, kind):
     path = _scaled(name, dims, kind, [0, 0, 0, 0]).save(tmp_path / "m.onnx", STATED)
     message = refusal(path)
     assert f"{name} {kind.lower()} {dims}".replace("'", "") in message or (

@@ -81,7 +81,7 @@ def test_cv2_import_error_warns_with_the_fix(monkeypatch):
     assert warning.endswith(" opencv-python-headless")
 
 
-def test_rapl_zones_are_listed_with_readability(tmp_path):
+def test_doctor_says_which_rapl_zones_are_readable(tmp_path):
     for zone in ("intel-rapl:0", "intel-rapl:0:0"):
         (tmp_path / zone).mkdir()
     (tmp_path / "intel-rapl:0/energy_uj").write_text("1")
@@ -161,7 +161,7 @@ def test_exit_code_equals_that_of_the_default_job(monkeypatch, job, code):
 
 
 @pytest.mark.slow
-def test_printed_findings_show_gpus_and_counters_and_forced_settings(monkeypatch):
+def test_printed_findings_show_gpus_counters_and_forced_settings(monkeypatch):
     able = {"fp32": None, "bf16": None, "int8": "no int8 here"}
     replace_children(monkeypatch, {"error": None, "precisions": able, "seconds": 0.1})
     findings = doctor.examine(Config())
@@ -214,8 +214,8 @@ def test_no_usable_engine_exits_5(monkeypatch):
 
 
 @pytest.mark.parametrize(("given", "code"), [(None, 0), ("engines-of-mine", 6)])
-def test_unwritable_default_engines_folder_gives_only_a_warning(tmp_path, monkeypatch, given, code):
-    """A run replaces the default folder by a temporary one, but exits 6 for a requested folder."""
+def test_unwritable_engines_folder_exits_6_only_if_requested(tmp_path, monkeypatch, given, code):
+    """If the default folder is not writable, a run uses a temporary folder and the doctor warns."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(doctor.store, "is_writable", lambda place: place == tmp_path)
     monkeypatch.setattr(doctor.store, "default_folder", lambda: Path("/dev/null/engines"))

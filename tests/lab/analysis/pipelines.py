@@ -40,7 +40,7 @@ class Load:
 
 
 def load(frames: int, loop: LoopShape, by_writer=False, **each: float | list[float]) -> Load:
-    """Build a load. ``each``: seconds of a stage's calls, as a list or as a number for all."""
+    """Build a load. ``each``: the seconds of a stage's calls: a list, or one number for all."""
     batches = -(-frames // loop.batch)
     seconds = {}
     for stage in STAGES:
@@ -134,8 +134,8 @@ class _Simulation:
             self.wait("reader", self.began.get(batch - self.loop.queue_batches))
 
     def infer(self, batch: int) -> float:
-        """Infer on the first free worker and return when the result is ready. The worker is free
-        again once the writer has taken an earlier result, so that the queue of results has room."""
+        """Infer on the first free worker, and return the time at which the result is ready. The
+        worker then waits for room in the queue of results, which the writer empties."""
         workers = [f"worker-{at}" for at in range(self.loop.concurrency)]
         thread = min(workers, key=lambda name: self.clock.get(name, 0.0))
         self.wait(thread, self.clock["reader"])

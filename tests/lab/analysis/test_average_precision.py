@@ -45,8 +45,8 @@ def judged(outcomes, wanted, scores=None):
         ([HERE], [0.9], truth(SHIFTED, HERE), [RIGHT]),
         # a detection matches the box that fits best, not the first one
         ([HERE, SHIFTED], [0.9, 0.8], truth(SHIFTED, HERE), [RIGHT, RIGHT]),
-        ([HERE, HERE], [0.9, 0.8], truth(HERE, ignored=[0]), [NEITHER, WRONG]),  # matched once
-        ([HERE, HERE], [0.9, 0.8], truth(HERE, crowd=[0]), [NEITHER, NEITHER]),  # matched twice
+        ([HERE, HERE], [0.9, 0.8], truth(HERE, ignored=[0]), [NEITHER, WRONG]),  # matches once
+        ([HERE, HERE], [0.9, 0.8], truth(HERE, crowd=[0]), [NEITHER, NEITHER]),  # matches twice
         # overlap with a crowd is the share of the detection that the crowd covers
         ([HERE], [0.9], truth([0, 0, 100, 100], crowd=[0]), [NEITHER]),
         ([HERE], [0.9], truth([0, 0, 100, 100], ignored=[0]), [WRONG]),
@@ -86,7 +86,7 @@ def test_only_the_best_hundred_detections_of_a_picture_count():
         ([NEITHER, RIGHT], 1, 1.0),
         ([RIGHT], 2, 51 / 101),  # the 51 recalls from 0 to 0.50 are reached
         ([RIGHT, WRONG, RIGHT], 2, (51 * 1 + 50 * 2 / 3) / 101),
-        ([WRONG, RIGHT, RIGHT], 2, 2 / 3),  # the best precision at this or a higher recall
+        ([WRONG, RIGHT, RIGHT], 2, 2 / 3),  # for each recall: the best precision there or above
     ],
 )
 def test_average_precision_equals_a_calculation_by_hand(rows, wanted, expected):

@@ -64,7 +64,7 @@ def test_failed_row_keeps_its_error_and_the_next_row_is_the_baseline():
         ((1.1, 1.2, 1.3, 1.1, 1.2, 1.3), "b", "faster"),  # 6 rounds agree by chance in 1 of 32
         ((1.1, 1.2, 1.3, 1.1, 1.2), None, "open"),  # 5 rounds agree by chance in 1 of 16
         ((1.1, 1.2, 1.3, 1.1, 1.2, 0.98), None, "open"),
-        # two equal processes differ as much as these rows
+        # even two equal processes differ by as much as these rows
         ((1.005, 1.006, 1.007, 1.008, 1.009, 1.01), None, "same"),
         ((0.9, 0.8, 0.7, 0.9, 0.8, 0.7), "a", "slower"),
     ],
@@ -100,7 +100,7 @@ def test_p_values_are_corrected_for_several_rows():
     assert [each.rows[1].verdict["inference"].p for each in (one, two)] == [2 / 64, 4 / 64]
 
 
-def test_difference_between_rows_is_undecided_if_equal_processes_show_it_too():
+def test_difference_is_undecided_if_equal_processes_differ_as_much():
     """In each round, b is 3% faster than a, but so is a second process that runs a."""
     base = [10.0 + 0.1 * at for at in range(12)]
     fast = [1.03 * one for one in base]
@@ -128,7 +128,7 @@ def test_difference_between_rows_is_undecided_if_equal_processes_show_it_too():
         ({"idle": 0.5}, False),
     ],
 )
-def test_rows_are_comparable_only_if_they_differ_just_in_inference(changed, comparable):
+def test_rows_are_comparable_if_only_their_inference_differs(changed, comparable):
     comparison = document(variant("a", 10, 10, 10), variant("b", 10, 10, 10, **changed))
     assert comparison.comparable is comparable
     assert bool(comparison.warnings) is not comparable

@@ -134,7 +134,7 @@ CAUSES = [
     ("cause", "stage", "loop", "seconds"), CAUSES, ids=[f"{c} of {s}" for c, s, *_ in CAUSES]
 )
 def test_calls_of_a_stage_wait_for_the_expected_cause(cause, stage, loop, seconds):
-    """In the middle of the run, nearly all calls of the stage wait for this cause."""
+    """In the middle of the run, this is why nearly all calls of the stage wait."""
     one = load(200, loop, **seconds)
     graph = activity_graph(run_of(one), one.shape)
     middle = [
@@ -179,8 +179,8 @@ def test_simulated_call_starts_as_soon_as_its_predecessors_allow():
     ids=str,
 )
 def test_real_run_obeys_the_graph(tmp_path, flags):
-    """No call starts before its predecessors in the graph end. We skip edges from a call's start:
-    it makes room in a queue, and the thread that waits for room may continue just before it."""
+    """No call starts before its predecessors in the graph end. We skip edges from a call's start: a
+    thread that waits for room in a queue may continue just before the call that made the room."""
     session = read_session(ran(tmp_path, frames=40, save=("jsonl",), **flags))
     graph = activity_graph(activities_of(session.spans), LoopShape.of(session.document.loop[0]))
     edges = [
@@ -253,7 +253,7 @@ def test_activities_are_read_from_columns():
         "stage": np.array([0, 1, 2, 0, 2]),
         "index": np.array([4, 4, 4, 9, 5]),
         "start_ns": np.array([20, 0, 10, 0, 22]),
-        "end_ns": np.array([30, 20, 15, 5, 25]),  # the last call, within the first, is omitted
+        "end_ns": np.array([30, 20, 15, 5, 25]),  # the last call lies inside the first: omitted
         "thread_names": np.array(["reader", "worker-0"]),
         "stage_names": np.array(["read", "request", "infer"]),
     }

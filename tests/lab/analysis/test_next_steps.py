@@ -228,7 +228,7 @@ def test_noise_is_measured_from_the_rounds(session):
         (("profile", "SOURCE", "--only", "layers", "--sync"), ("SOURCE", "--sync")),
     ],
 )
-def test_suggested_command_keeps_tracking_and_drops_passes(session, typed, kept):
+def test_suggested_command_keeps_tracking_options_and_drops_passes(session, typed, kept):
     loaded = read_session(session)
     path = loaded.document.each[0].video.path
     words = ["detect-video", *(path if word == "SOURCE" else word for word in typed)]

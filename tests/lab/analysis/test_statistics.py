@@ -71,7 +71,7 @@ def test_holm_correction_of_known_p_values():
     assert holm([]) == []
 
 
-def test_fewest_rounds_are_enough_to_decide_and_one_round_less_is_not():
+def test_one_round_less_than_fewest_rounds_cannot_decide():
     for rows in (1, 2, 3, 6, 7):
         least = fewest_rounds(rows)
         for rounds, decided in ((least, True), (least - 1, False)):
@@ -96,7 +96,7 @@ def test_the_first_interim_analysis_can_decide():
 
 
 @pytest.mark.slow
-def test_equal_rows_get_the_verdict_equal():
+def test_equal_rows_raise_no_alarm_but_slower_rows_do():
     """Simulate drift, bursts and autocorrelated noise. Seeds are fixed, so counts are exact."""
     assert sum(alarms(simulate(seed, {})) for seed in range(20)) == 0
     result = [alarms(simulate(seed, {1: 0.05}), ("slower",)) for seed in range(200, 215)]
@@ -110,7 +110,7 @@ def test_false_alarms_stay_below_the_error_rate_without_a_margin(monkeypatch):
     assert sum(alarms(simulate(seed, {})) for seed in range(50, 100)) == 2
 
 
-def test_equal_runs_get_the_verdict_equal():
+def test_equal_runs_raise_no_alarm():
     verdicts = [simulate_diff(seed, 0.0, 200) for seed in range(40)]
     assert sum(verdict in ("faster", "slower") for verdict in verdicts) == 0
 
@@ -144,7 +144,7 @@ def test_comparison_of_means_equals_a_calculation_by_hand():
 
 
 def test_smallest_detectable_effect_follows_from_the_noise():
-    """For a normal distribution, textbooks give (z of alpha + z of power) standard errors."""
+    """For normal noise, textbooks give this effect as (z of alpha + z of power) standard errors."""
     count = 40
     normal = [NormalDist(0.0, 0.1).inv_cdf((at + 0.5) / count) for at in range(count)]
     [result] = judge([normal], 0.02, 0.02)
@@ -163,7 +163,7 @@ def test_largest_difference_is_at_an_end_of_the_interval(low, high, largest):
 
 
 def test_normal_approximation_equals_a_calculation_by_hand(monkeypatch):
-    """Of 20 pairs, ranks 1 to 5 are negative: W = 15, mean 105, variance 717.5, continuity 0.5."""
+    """Ranks 1-5 of 20 are negative: W = 15, mean 105, variance 717.5, continuity correction 0.5."""
     values = [-rank if rank <= 5 else rank for rank in range(1, 21)]
     monkeypatch.setattr(statistics, "MOST_EXACT", 19)
     assert sign_p(values) == pytest.approx(2 * NormalDist().cdf(-89.5 / math.sqrt(717.5)))

@@ -143,8 +143,8 @@ def test_cause_is_unknown_if_the_thread_was_not_recorded():
 
 
 def ledger(calls, ready=(), blocked=(), library=()):
-    """Return the calls with the off-CPU times that every run records. ``ready``, ``blocked`` and
-    ``library`` list (stage, number, ms). ``library``: CPU time of the engine's threads, or 1 ms."""
+    """Return the calls with the off-CPU times that every run records. The lists hold (stage,
+    number, ms). ``library``: CPU time of the engine's threads, 1 ms for calls not in the list."""
     waited, slept, other = ({(s, n): ms for s, n, ms in each} for each in (ready, blocked, library))
     report = []
     for one in calls:
@@ -159,7 +159,7 @@ def ledger(calls, ready=(), blocked=(), library=()):
 
 @pytest.mark.parametrize("stage", ["read", "write"])
 @pytest.mark.parametrize(("held_ms", "name"), [(10.0, "disk"), (85.0, "core")])
-def test_codec_that_waits_for_a_core_is_not_reported_as_waiting_for_the_disk(stage, held_ms, name):
+def test_disk_is_not_blamed_if_a_codec_waits_for_a_core(stage, held_ms, name):
     """The call is blocked for 90 ms. For ``held_ms`` of them, library threads wait for a core."""
     calls, loop_shape = run(stage, 12, 90.0)
     evidence = moments(calls, blocked=[(stage, 12, 90.0)])
@@ -199,7 +199,7 @@ def test_cause_is_work_if_threads_of_the_engine_compute():
 
 
 @pytest.mark.parametrize("name", ["gc", "disk"])
-def test_cause_from_moments_stays_the_same_with_times_of_the_ledger(name):
+def test_ledger_does_not_change_the_cause_found_from_moments(name):
     calls, loop_shape, evidence = PLANTS[name](12)
     blocked = [("write", 12, 90.0)] if name == "disk" else []
     report = Explanation(ledger(calls, blocked=blocked), loop_shape, evidence).explain(12)

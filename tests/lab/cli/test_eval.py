@@ -84,8 +84,8 @@ def test_several_engines_show_their_difference(tmp_path):
 
 
 def test_written_detections_score_like_the_run_itself(tmp_path):
-    """``detect`` writes detections in each format. Except for rounding, ``eval`` computes the same
-    figures from them as from a run of its own, with or without --sync."""
+    """``detect`` writes detections in each format. ``eval`` must compute the same figures from the
+    files as in its own run (with or without --sync), except for rounding."""
     line = ("eval", LABELS, "--frames", 10, "--engine", "ort", "--json")
     (direct,) = figures(detect_video(*line, cwd=tmp_path))
     (in_turn,) = figures(detect_video(*line, "--sync", "--batch", 4, cwd=tmp_path))
@@ -141,7 +141,7 @@ def test_gate_fails_below_the_minimum(tmp_path):
     assert_one_line_error(process, 8, "gate failed", "AP50", "0.999", "AP50 is 0.", "(ort)")
 
 
-def test_unreadable_picture_is_not_scored_and_a_wrong_size_in_labels_is_noted(tmp_path):
+def test_unreadable_picture_is_not_scored_and_wrong_size_is_noted(tmp_path):
     path = samples.coco(tmp_path)
     samples.picture(tmp_path / "a.jpg", 128, 96)
     (tmp_path / "b.jpg").write_bytes(b"no picture")
@@ -219,7 +219,7 @@ def test_labels_of_another_video_are_refused(tmp_path):
 ONE_THREAD = ("--threads", 1, "--concurrency", 1)
 SUBSETS = ("coco/val", "highway/valid/road", "highway/valid/overpass", "highway/valid/elevated")
 # File, NMS options of the reference, and tolerance for rounding. The tolerance of yolov5n is
-# larger, since inputs of the reference are rectangular, and ours are square.
+# larger, because the reference used rectangular inputs and we use square ones.
 MODELS = {
     "yolo-fastest-1.1-xl": ("yolo-fastest-1.1-xl.cfg", ("--iou", 0.45), 0.002),
     "yolox_nano": ("yolox_nano.onnx", (), 0.002),

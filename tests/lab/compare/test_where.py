@@ -40,7 +40,7 @@ CLIP = CHECKOUT / "videos/street.mp4"
 
 
 def model(loud: float = 1.0) -> onnx.ModelProto:
-    """Return a network with the output [1, 256, 7]: rows of a box in pixels and three scores.
+    """Return a network with the output [1, 256, 7]. A row is a box in pixels and three scores.
     ``loud`` multiplies the second layer's weights and divides the third layer's."""
     rng = np.random.default_rng(3)
     model = GraphBuilder("small")
@@ -144,8 +144,8 @@ def resized_by_area():
 
 
 def with_engine(change):
-    """Return a side of the comparison whose engine gives ``change(output, previous)`` instead of
-    ``output``, where ``previous`` is the output of the call before. Other tensors are unchanged."""
+    """Return a side whose engine gives ``change(output, previous)`` instead of ``output``.
+    ``previous`` is the output of the call before. Other tensors are unchanged."""
 
     @contextmanager
     def open_changed(network):
@@ -245,7 +245,7 @@ FAULTS = {
         "graph",
         kinds.SIGMOID,
     ),
-    "second sigmoid of the engine": (
+    "second sigmoid by the engine": (
         lambda: with_engine(sigmoid_of_scores),
         *("outputs", kinds.SIGMOID),
     ),
@@ -300,7 +300,7 @@ def test_planted_fault_is_named(fault):
 
 
 def test_fault_on_a_side_branch_is_found():
-    """The main branch agrees, but the sum of both branches differs: the search must go back."""
+    """The layers of the main branch agree. The search must go back to the branch with the fault."""
     rng = np.random.default_rng(5)
     graph_builder = GraphBuilder("branches")
     x = graph_builder.input_u8(1, SIDE, SIDE)
@@ -342,7 +342,7 @@ def test_rounding_to_int8_is_not_a_fault():
     assert search(A, int8(), 2).first is None
 
 
-def test_wrong_score_is_found_next_to_boxes_in_pixels():
+def test_wrong_score_is_found_although_boxes_have_much_larger_values():
     rows = np.concatenate([np.full((1, 50, 4), 300.0), np.full((1, 50, 3), 0.01)], -1)
     rows[0, :, 0] += np.arange(50)
     changed = rows.copy()
@@ -392,7 +392,7 @@ def test_option_that_where_does_not_take_is_refused_with_advice(option, advice):
         _refuse_with_where({option: "x"})
 
 
-def test_config_for_one_side_and_for_both_is_refused():
+def test_config_of_one_side_cannot_be_combined_with_option_config():
     with pytest.raises(UsageError, match="--config"):
         parse_words("ort a.yaml", "b.yaml", {})
 

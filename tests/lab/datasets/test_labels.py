@@ -29,7 +29,7 @@ def test_coco_labels_are_read(tmp_path):
     assert a.boxes.tolist() == [[1, 2, 11, 22], [30, 0, 60, 40], [5, 5, 13, 9]]
     assert (a.class_ids.tolist(), a.ignored.tolist()) == ([0, 0, 1], [False, False, True])
     assert a.crowd.tolist() == [False, True, False]
-    assert a.areas.tolist() == [150, 1200, 32]  # 32 is the area of the third box
+    assert a.areas.tolist() == [150, 1200, 32]  # the third box states no area: 8 x 4
     assert (a.id, a.labelled, a.subset, a.path) == (10, None, "day", str(tmp_path / "a.jpg"))
     assert (b.labelled, len(b.boxes)) == (frozenset({1}), 0)
     dataset.check_readable()
@@ -101,7 +101,7 @@ def test_mot_labels_are_read(tmp_path, info):
     assert first.boxes.tolist() == [[4, 5, 14, 25], [29, 5, 39, 25]]  # pixels count from 1
     assert (first.class_ids.tolist(), first.ignored.tolist()) == ([0, 0], [False, True])
     assert (second.class_ids.tolist(), second.ignored.tolist()) == ([0, 2], [False, True])
-    assert first.labelled == {0}, "cars are not labelled, since all are ignored"
+    assert first.labelled == {0}, "cars are not labelled, because all cars are ignored"
     assert (first.frame, second.frame, first.width) == (0, 1, samples.WIDTH)
     dataset.check_readable()
 

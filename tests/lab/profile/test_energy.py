@@ -78,7 +78,7 @@ def test_package_listed_twice_is_counted_once(tmp_path):
     assert all("mmio" not in str(counter.path) for counter in found)
 
 
-def test_sockets_are_added_and_wrapped_counters_corrected(tmp_path):
+def test_sockets_are_summed_and_wrapped_counters_are_corrected(tmp_path):
     first = domain(tmp_path, "intel-rapl:0", "package-0", 900_000)
     second = domain(tmp_path, "intel-rapl:1", "package-1", 100_000)
     with EnergyMeter(rapl_counters(tmp_path), None) as meter:
@@ -179,7 +179,7 @@ def occasion(folder):
 
 
 @pytest.mark.slow
-def test_energy_of_a_run_with_fake_counters(tmp_path, powered):
+def test_fake_counters_give_the_energy_of_a_run(tmp_path, powered):
     occasion_with_counters = occasion(tmp_path)
     facts = to_builtins(energy.meter_energy(occasion_with_counters))
     assert facts["counters"] == ["core", "dram", "gpu", "package"]
@@ -239,7 +239,7 @@ def test_unreadable_energy_counter_is_skipped_with_the_reason(tmp_path, monkeypa
     assert rapl_counters(tmp_path) == []
     assert "no RAPL counters" in explain_absence(tmp_path)
     file = domain(tmp_path, "intel-rapl:0", "package-0", 5)
-    file.write_text("")  # stands for an unreadable file, since root can read every file
+    file.write_text("")  # in place of an unreadable file: root can read all files
     assert rapl_counters(tmp_path) == []
     assert "chmod a+r" in explain_absence(tmp_path)
     monkeypatch.setitem(sys.modules, "pynvml", None)

@@ -1,8 +1,8 @@
 """Every pass uses the settings that ``auto`` chose for the run, and reports any difference.
 
 Settings stored by ``tune --use`` decide engine, precision, threads, requests, batch, queue and
-encoding. A hook in ``engines.open`` records what each process opens, so that new passes are checked
-without changes here.
+encoding. A hook in ``engines.open`` records what each process opens. Therefore new passes are
+checked without changes here.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def spying_environment(folder):
 
 
 def keep_tuned(folder, engine, precision):
-    """Store settings as ``tune --use`` does, with a value other than the default for each."""
+    """Store settings as ``tune --use`` does. None of them has its default value."""
     config = resolve_config(None, {"engines_dir": str(folder / "engines")})
     options = {
         "engine": engine,

@@ -280,8 +280,8 @@ def test_every_change_is_measured_or_has_a_reason(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_library_threads_of_a_real_run_are_attributed(tmp_path):
-    """The threads are ONNX Runtime's second one, FFmpeg's decoders and x264's encoders."""
+def test_library_threads_of_a_real_run_are_attributed_to_stages(tmp_path):
+    """The run has a second thread of ONNX Runtime, and threads of FFmpeg's decoder and of x264."""
     if usable_cores() < 2:
         pytest.skip("machine: one core; libraries start no threads of their own")
     flags = {

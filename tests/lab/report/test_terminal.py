@@ -194,7 +194,7 @@ def test_thread_that_never_ran_has_no_bar():
 
 
 def test_uncalled_stage_adds_no_thread():
-    """If nothing was drawn, ``annotate`` must not add "2 workers" next to the writer."""
+    """``annotate`` did not run. It must not turn the writer's name into "2 workers"."""
     stages, threads = DOCUMENT["stages"], DOCUMENT["threads"]
     assert stages["annotate"]["thread"] == ""
     text = printed_briefly(
@@ -226,7 +226,7 @@ def test_run_on_pictures_shows_no_bottleneck():
     assert "end to end" in text
 
 
-def test_frames_are_called_written_only_with_picture_outputs():
+def test_word_written_is_used_only_with_picture_outputs():
     for outputs, word in (
         ({}, "detected"),
         ({"jsonl": "x.jsonl", "crops": "x/"}, "detected"),
@@ -316,7 +316,7 @@ def test_long_name_is_shortened_in_the_middle():
     assert cell_len(shorten("视频" * 40, 13)) <= 13
 
 
-def test_live_line_on_a_terminal():
+def test_live_line_is_drawn_on_a_terminal():
     class Info:
         path, frames_declared = "in.mp4", 10
 
@@ -332,14 +332,14 @@ def test_live_line_on_a_terminal():
     assert live._thread is None
 
 
-def test_executed_precision_is_printed_unless_all_layers_ran_in_fp32():
+def test_only_the_long_form_prints_the_executed_precision():
     fp32 = {"fp32": {"layers": 1.0, "macs": 1.0, "bytes": 1.0}}
     precision_facts = {
         "precision_executed": fp32,
         "precision_text": "fp32 100% of MACs",
         "precision_effect": None,
     }
-    assert "of MACs" not in printed_briefly(**precision_facts), "plain fp32 is not mentioned"
+    assert "of MACs" not in printed_briefly(**precision_facts), "only -v shows it"
     assert "executed precision: fp32 100%" in printed(**precision_facts, precision="bf16")
     assert "precision: changed nothing" in printed(
         **{**precision_facts, "precision_effect": "changed nothing"}, precision="bf16"

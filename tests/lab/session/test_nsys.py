@@ -25,8 +25,8 @@ STRINGS = {1: "detect-video", 2: "work", 3: "wait_input", 9: "futex", 10: "poll"
 
 
 def export(path, run_load, *, registered=True, mark=True, extras=True, domain="detect-video"):
-    """Write an export of a simulated run and return its calls. ``registered``: refer to texts in
-    StringIds, as Python's nvtx does. ``mark``: mark the loop's sizes. ``extras``: add tables."""
+    """Write an export of a simulated run; return its calls. ``registered``: texts are in StringIds,
+    as from Python's nvtx. ``mark``: mark the loop's sizes. ``extras``: system calls and kernels."""
     activities = run_of(run_load)
     texts = dict(STRINGS) | {1: domain}
     database = sqlite3.connect(path)
@@ -181,7 +181,7 @@ def changed(statement):
 
 
 def damaged_schema(path):
-    """Damage the schema, so that SQLite's error message contains a byte that is not UTF-8."""
+    """Damage the schema. SQLite's error message then contains a byte that is not UTF-8."""
     export(path, LOAD)
     statement = b"StringIds (id int"
     content = path.read_bytes()
@@ -323,7 +323,7 @@ SINGLE = ("preprocess", "infer", "head", "nms")
 
 def export_with_single_pictures(path, at, *, run=True, kernels=True, ranges=SINGLE):
     """Export a run with its range named "run", and single pictures that begin at the times ``at``
-    (ns). A picture has calls of a millisecond each on the main thread, and one kernel."""
+    (ns). A picture has one kernel, and a call of 1 ms on the main thread for each of ``ranges``."""
     export(path, LOAD, extras=False)
     columns = "(start, end, eventType, globalTid, domainId, category, int64Value, textId)"
     insert = f"insert into NVTX_EVENTS {columns} values (?,?,?,?,5,?,?,?)"
@@ -381,7 +381,7 @@ def test_run_does_not_include_single_pictures_before_and_after_it(tmp_path):
 
 
 def test_tables_show_a_run_rather_than_single_pictures(tmp_path):
-    """A run is shown even if there are more single pictures. --nsys-run can select the pictures."""
+    """A run is shown even if it has fewer pictures. --nsys-run can select the single pictures."""
     path = tmp_path / "a.sqlite"
     export_with_single_pictures(path, [END + 10 * MS * number for number in range(1, 51)])
     facts = json.loads(to_json(recorded_facts(read_nsys(path))))
@@ -432,7 +432,7 @@ def test_process_without_a_range_named_run_has_no_outside_ranges(tmp_path):
 @pytest.mark.parametrize("start", [-20 * MS, END + 10 * MS])
 @pytest.mark.parametrize(("ranges", "outside"), [(["read"], 0), (["read", "infer"], 1)])
 def test_reads_of_a_camera_outside_the_loop_belong_to_the_run(tmp_path, start, ranges, outside):
-    """The camera is opened before the loop begins, and its thread only reads."""
+    """A thread that only reads is a camera's. Its reads before and after the loop are the run's."""
     path = tmp_path / "a.sqlite"
     export_with_single_pictures(path, [])
     ranges_of_run = read_nsys(path)[0].ranges

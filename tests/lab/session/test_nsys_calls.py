@@ -1,4 +1,4 @@
-"""The dependency table of CUDA calls: for calls with a known critical path, and for exports."""
+"""The table of CUDA calls on the critical path, for calls with known times and for exports."""
 
 from __future__ import annotations
 

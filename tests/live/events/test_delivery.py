@@ -493,7 +493,7 @@ def test_broker_receives_states_counts_and_events(tmp_path):
 @pytest.mark.net
 def test_camera_down_event_is_published_even_if_the_run_ends_immediately(tmp_path, monkeypatch):
     """The run ends while the connection to the broker is still being made."""
-    # Events not acknowledged within this time after the end are lost; a busy machine needs longer.
+    # After the end, events not acknowledged within this time are lost. A busy machine needs longer.
     monkeypatch.setattr("detector.live.events.mqtt.LAST_MOMENT_S", 30.0)
     with broker(tmp_path, "allow_anonymous true") as port, Subscriber(port) as subscriber:
         target = MqttTarget(f"mqtt://127.0.0.1:{port}/home/detect")
@@ -506,7 +506,7 @@ def test_camera_down_event_is_published_even_if_the_run_ends_immediately(tmp_pat
 
 @needs_broker
 @pytest.mark.net
-def test_wrong_broker_login_is_reported_and_counted(tmp_path, notices):
+def test_wrong_broker_login_is_reported_and_loses_the_event(tmp_path, notices):
     with broker(tmp_path, "allow_anonymous false") as port:
         target = MqttTarget(
             f"mqtt://127.0.0.1:{port}/x", "me", "wrongpassword", notice=notices.append
@@ -590,7 +590,7 @@ def test_snapshots_of_the_same_time_get_a_number(tmp_path):
     assert paths[2] == paths[0].replace(".jpg", "-2.jpg")
 
 
-def test_number_of_event_files_remembered_is_bounded(tmp_path, monkeypatch):
+def test_number_of_remembered_event_files_is_limited(tmp_path, monkeypatch):
     monkeypatch.setattr("detector.live.events.days.MOST_CREATED", 3)
     days = EventDays(tmp_path)
     for day in range(5):

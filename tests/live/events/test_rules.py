@@ -1,4 +1,4 @@
-"""Test when objects and cameras cause events, such as after 3 of 5 frames or 2 s of absence."""
+"""Test the rules of events: a class appears in 3 of 5 frames, and leaves after 2 s of absence."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def detections(*class_ids: int) -> Detections:
 
 
 def feed(rules: EventRules, counts: str, camera: str = "door", step_s: float = 0.1) -> list[str]:
-    """Update ``rules`` with a frame every ``step_s``. ``counts``: a digit per frame, its number of
-    persons. Return events such as "0.2 appears person 1": time, kind, class, count."""
+    """Update ``rules`` with a frame every ``step_s``. ``counts`` has a digit for each frame: its
+    number of persons. Return events such as "0.2 appears person 1": time, kind, class, count."""
     return [
         f"{at * step_s:.1f} {event.event} {event.class_name} {event.count}"
         for at, count in enumerate(counts)
@@ -107,7 +107,7 @@ def test_event_durations_survive_a_jump_of_the_wall_clock(jump_s):
     assert leaves.time_s == START_S + 5 + jump_s
 
 
-def test_appears_and_leaves_share_since_utc_unless_the_clock_jumps_by_over_a_second():
+def test_small_clock_jump_does_not_change_since_utc():
     """Readers match ``leaves`` with ``appears`` by ``since_utc``."""
     rules = EventRules(0, START_S)
     (appears,) = chain(*(rules.update(frame(at / 10), detections(0)) for at in range(3)))

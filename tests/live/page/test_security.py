@@ -97,7 +97,7 @@ def test_bearer_token_in_the_header_is_accepted(locked):
     assert right.ask("/").status == 200
     for wrong in (f"Basic {RIGHT}", RIGHT, "Bearer", f"Bearer {RIGHT}x"):
         assert locked.client.ask("/metrics", headers={"Authorization": wrong}).status == 401
-    # A token in the URL is refused, since logs and histories keep URLs.
+    # A token in the URL is refused, because logs and histories keep URLs.
     for query in (f"token={RIGHT}", f"access_token={RIGHT}"):
         assert locked.client.ask(f"/metrics?{query}").status == 401
 
@@ -201,7 +201,7 @@ def test_page_on_all_addresses_refuses_unknown_host_names(shared_locked, host, s
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
-        ({}, 409),  # accepted; this run has no cameras to stop
+        ({}, 409),  # passes the check; 409: this run has no cameras to stop
         ({"Origin": "http://{host}"}, 409),
         ({"Origin": "https://{host}"}, 409),  # a proxy that ends TLS
         ({"Origin": "http://evil.example"}, 403),
@@ -348,7 +348,7 @@ def test_idle_connection_is_closed_after_a_response(served):
             return b"ok" in until_closed(connection)
         return False
 
-    wait_for(answered_then_ended)  # repeated, as this thread may be too slow for head_s
+    wait_for(answered_then_ended)  # repeated, because this thread may be too slow
 
 
 def test_slow_bodies_are_refused(served):

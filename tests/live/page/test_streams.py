@@ -366,7 +366,7 @@ def test_page_hides_secrets(served):
 
 
 def test_openapi_document_is_current_and_lists_every_path(served):
-    """After a change: python -m detector.live.page.openapi docs/openapi.json"""
+    """After a change, run: python -m detector.live.page.openapi docs/openapi.json"""
     assert (CHECKOUT / "docs/openapi.json").read_text(encoding="utf-8") == text()
     assert served.client.ask("/openapi.json").json() == description()
     documented = set(description()["paths"])
@@ -374,7 +374,7 @@ def test_openapi_document_is_current_and_lists_every_path(served):
     assert {route.path for route in served.page.app().routes} == documented | for_browsers
 
 
-def test_metrics_keep_the_rules_of_prometheus(served, monkeypatch):
+def test_metrics_follow_the_rules_of_prometheus(served, monkeypatch):
     from prometheus_client.parser import text_string_to_metric_families
 
     monkeypatch.setattr("detector.live.page.streams.SNAPSHOT_S", PATIENCE_S)

@@ -136,8 +136,8 @@ def test_product_is_int8_only_if_weights_are_a_matrix(sides: tuple, engine: str,
 
 
 @pytest.mark.parametrize("kind", [FRONT, "int8-u8", "int8-s8"])
-def test_only_int8_u8_front_keeps_small_channels_before_a_depthwise_convolution(kind: str) -> None:
-    """The planes' ranges are 1, 1/30 and 1/1000: with a single scale, the last would be lost."""
+def test_only_int8_u8_front_keeps_small_channels_of_a_depthwise_convolution(kind: str) -> None:
+    """The planes' ranges are 1, 1/30 and 1/1000. With a single scale, the small ones are lost."""
     network, random = depthwise(), np.random.default_rng(0)
     pictures = random.integers(0, 256, network.input_shape).astype(np.uint8)
     quantised = in_int8(network, kind, pictures)
@@ -186,7 +186,7 @@ def test_kept_nodes_are_unchanged(kind: str) -> None:
     after = quantised_graph(before, RANGES, {"0.conv", "0.act"}, kind)
     assert readers(after)["0.conv"] == readers(before)["0.conv"]
     assert readers(after)["0.act"] == readers(before)["0.act"]
-    # If a convolution makes an output, the DequantizeLinear after it has the output's name.
+    # If a convolution computes an output, the DequantizeLinear after it has the output's name.
     assert readers(after)["2.conv_raw" if kind == "int8-u8" else "2.conv"][0].endswith("_dq")
     found = constants(after)
     assert np.array_equal(found["0.conv.weight"], constants(before)["0.conv.weight"])
