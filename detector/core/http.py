@@ -92,7 +92,7 @@ class Answer:
         self.tag: str = self.headers.get("ETag") or ""
 
     def read(self, length: int) -> bytes:
-        """Return some of the next bytes; b"" at the end. Raises OSError."""
+        """Return at most ``length`` of the next bytes; b"" at the end. Raises OSError."""
         with plain_errors():
             return self._response.read1(length) or b""
 
@@ -128,7 +128,7 @@ def _read_head(response: BaseHTTPResponse, start: int) -> Answer:
             raise ConnectionError(
                 "the server compressed a part of a file; it must send it as stored"
             )
-        return Answer(response, 0, None, False)  # the server states compressed lengths
+        return Answer(response, 0, None, False)  # stated lengths are those of compressed data
     length = _read_length(response)
     stated = response.headers.get("Content-Range", "")
     if response.status == 206 and (match := _RANGE.fullmatch(stated)) is not None:
@@ -166,7 +166,7 @@ def open_url(
 ) -> BaseHTTPResponse:
     """Return the response after redirects; its ``url`` is the final address. ``login`` is sent only
     to the scheme, host and port of ``url``, if the server asks for it. ``checked=False`` accepts
-    every certificate. Raises urllib's HTTPError if the status is not 2xx; see ``plain_errors``."""
+    every certificate. Raises HTTPError for a status other than 2xx; see also ``plain_errors``."""
     headers = {**HEADERS, **headers}
     url = address_to_send(url)
     origin = urllib3.connection_from_url(url)
@@ -211,7 +211,7 @@ def _make_error(url: str, answer: BaseHTTPResponse, more: str = "") -> HTTPError
 
 
 def _send(url: str, headers: dict[str, str], timeout_s: float, checked: bool) -> BaseHTTPResponse:
-    """Return one response from the server, or from the proxy that the environment names for it."""
+    """Send one request, through the proxy that the environment names for ``url``, if any."""
     parts = parse_url(url)
     options: dict[str, Any] = {"timeout": timeout_s, "retries": False}
     if parts.scheme == "https":
@@ -257,7 +257,7 @@ def _authorize(url: str, login: Login, challenges: Sequence[str]) -> dict[str, s
 
 
 class _TimeLimited(HTTPConnection):
-    """Limits the time for all headers together, since a read timeout restarts at each byte."""
+    """Limits the time for all headers together. (A read timeout restarts at each byte.)"""
 
     def getresponse(self) -> Any:
         late, limit_s = threading.Event(), MOST_READS * (self.timeout or 0)

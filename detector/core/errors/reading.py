@@ -29,7 +29,7 @@ def read_text(
     error: type[DetectVideoError] = UsageError,
     cure: str = "check the path",
 ) -> str:
-    """Read UTF-8 text, as ``read_bytes`` does. Raises ``error`` for invalid UTF-8."""
+    """Read a file as ``read_bytes`` does, and decode it. Raises ``error`` if it is not UTF-8."""
     data = read_bytes(path, what, limit=limit, error=error, cure=cure)
     try:
         return data.decode("utf-8")
@@ -51,8 +51,8 @@ def read_bytes(
 ) -> bytes:
     """Return the content of a file, or of a pipe or device that ends.
 
-    ``what``: the expected content, with its article ("a list of names"). Raises ``error`` if the
-    file cannot be read (``cure``: what the user can do), exceeds ``limit`` bytes, or stays silent.
+    Raises ``error`` if the file cannot be read, exceeds ``limit`` bytes, or is a silent pipe. Its
+    message names ``what``, the expected content ("a list of names"), or what to do (``cure``).
     """
     try:
         # Without O_NONBLOCK, even opening a pipe would block until it has a writer.
@@ -78,7 +78,7 @@ def read_bytes(
 
 def check_regular(path: str | Path, what: str, error: type[DetectVideoError]) -> None:
     """Raise ``error`` if ``path`` is a pipe, a device or a folder. Call this for files that are
-    read in pieces or by a library. If the path is missing, reading it reports the error."""
+    read in pieces or by a library. If the file is missing, do nothing: its reader reports that."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):
@@ -89,7 +89,7 @@ def check_regular(path: str | Path, what: str, error: type[DetectVideoError]) ->
 
 
 def _read(file: int, limit: int) -> bytes | None:
-    """Return the content, or None above ``limit`` bytes. A silent pipe raises TimeoutError."""
+    """Return the content; None if it exceeds ``limit``. A silent pipe raises TimeoutError."""
     status = os.fstat(file)
     if status.st_size > limit:
         return None
@@ -101,7 +101,7 @@ def _read(file: int, limit: int) -> bytes | None:
     blocks: list[bytes] = []
     length = 0
     while True:
-        # A poll also ends if the last writer has closed the pipe (POLLHUP); the next read is empty.
+        # When the last writer closes the pipe, the poll returns POLLHUP, and the read gives b"".
         if not ready.poll(SILENCE_S * 1000):
             raise TimeoutError
         try:

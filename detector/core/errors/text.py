@@ -21,7 +21,7 @@ _UNSAFE_IN_PAGE = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x08\x0b
 VERBS = {"is": "are", "was": "were", "has": "have"}  # singular -> plural
 
 # Beginnings of text that spreadsheets read as a formula. ``as_cell`` puts a quote before such text,
-# even if there is a quote already, since ``from_cell`` always removes one.
+# and one more before text that is quoted already: ``from_cell`` always removes one quote.
 _FORMULA = re.compile("'*[=+\\-@\t\r]")
 
 
@@ -38,7 +38,7 @@ def _plural(noun: str) -> str:
     return f"{noun}es" if noun.endswith(("s", "x", "ch")) else f"{noun}s"
 
 
-# An item of a list, in double quotes or up to the next comma. A backslash escapes quote or comma.
+# An item of a list: text in double quotes, or text up to the next comma. \" and \, are escapes.
 _ITEM = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"\s*|((?:[^,\\]|\\.|\\$)*))(?:,|$)""", re.DOTALL)
 _ESCAPED = re.compile(r'\\([,"])')
 

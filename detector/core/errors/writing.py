@@ -39,8 +39,8 @@ def whole_file(
     A killed process leaves at most a hidden file. If ``target`` is a link, it remains one, and the
     file that it points to is replaced. Output to /dev/null is discarded. The umask decides who may
     read the file; with ``private``, only this account may. Raises OutputError for every OSError
-    (``cure``: what the user can do), and UsageError if the command reads ``target``. ``ours`` skips
-    the latter, for a name that the user did not choose, or that the caller has checked.
+    (``cure``: what the user can do), and UsageError if the command reads ``target``. Set ``ours``
+    to skip this check if the user did not choose the name, or if the caller has checked it.
     """
     if not ours:
         refuse_kept(target, cure)
@@ -82,7 +82,7 @@ def temporary_folder(prefix: str = "detect-video-") -> Iterator[Path]:
 def short_lived_folder(folder: Path) -> Iterator[Path]:
     """Make a folder for the block, and remove it with its content afterwards. Raises OSError.
 
-    Unlike tempfile's folders, it is removed even if a signal arrives during the removal. If the
+    The folder is removed even if a signal interrupts the removal; tempfile would leave it. If the
     removal is not permitted, the folder remains; tempfile of Python 3.11 would recurse endlessly.
     """
     try:
@@ -131,8 +131,8 @@ def put_in_place(temporary: Path, target: Path, file: int | None = None) -> None
 
 def has_permission(path: str | Path, mode: int = os.W_OK | os.X_OK) -> bool:
     """Return whether this process has the permissions ``mode`` (``os.access``) for ``path``. The
-    default is what creating files in a folder needs. We check the effective user, since only that
-    check considers capabilities that a container or service granted."""
+    default: those needed to create files in a folder. We check the effective user: a check of the
+    real user ignores capabilities that a container or service granted."""
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
@@ -201,8 +201,8 @@ def _refuse_special(target: Path) -> None:
 
 
 def _hidden_name(target: Path, prefix: str) -> Path:
-    """Return a unique name next to ``target``: ``.detect-video-1a2b3c4d5e6f7a8b.npz``. It keeps the
-    suffix, because numpy would append a suffix to a name without it."""
+    """Return a unique name next to ``target``: ``.detect-video-1a2b3c4d5e6f7a8b.npz``. It has the
+    suffix of ``target``, because numpy appends .npz to a name that does not end in it."""
     return target.with_name(f"{prefix}{secrets.token_hex(8)}{target.suffix}")
 
 

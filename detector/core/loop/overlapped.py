@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 def frames_overlapped(
     parts: Parts, timeline: Timeline | OffTimeline, progress: Progress
 ) -> Generator[tuple[Frame, Detections], None, None]:
-    """Yield each frame after its sinks have written it; the next frame may reuse its picture.
-    Closing the generator early stops and joins the threads."""
+    """Yield each frame after its sinks have written it. Its picture may be overwritten once the
+    next frame is requested. Closing the generator early stops and joins the threads."""
     threads = _LoopThreads(parts, timeline, progress)
     with timeline.track("writer") as track:
         try:
@@ -132,7 +132,7 @@ class _LoopThreads:
             self._done.put(track, number, batch)
 
     def _detect(self, track: AnyTrack, batch: Batch) -> None:
-        """Run head and nms. An error is raised once all earlier batches are written."""
+        """Run head and nms. Store an error: ``results`` raises it after the earlier batches."""
         try:
             candidates = decode(track, self._parts, batch)
             self._requests.put(batch.request)
@@ -151,8 +151,8 @@ class _LoopThreads:
                 yield pair
 
     def draw(self, track: AnyTrack) -> Pairs:
-        """Annotate up to ``drawers`` frames at once and yield them in order. A drawn frame is
-        yielded without waiting for a later frame, and even if a later frame fails."""
+        """Annotate up to ``drawers`` frames at once and yield them in order. A drawn frame does
+        not wait for a later frame to be inferred, and is yielded even if that frame fails."""
         annotate, drawers = self._parts.annotate, self._drawers
         if annotate is None or drawers is None:
             yield from draw(track, self._parts, self.results(track))

@@ -116,7 +116,7 @@ class Parts:
     # (picture, row of the slot to fill) -> the picture's position in the row
     preprocess: Callable[[AnyPicture, Image], Fit]
     head: Callable[[Outputs], Any]  # outputs of one picture, each [1, ...] -> Candidates
-    nms: Callable[[Any], Any]  # candidates -> Detections in network pixels; the fit maps them back
+    nms: Callable[[Any], Any]  # candidates -> Detections in network pixels (see ``Fit.to_source``)
     # Stages between nms and annotate by name, in the order of their calls.
     between: Mapping[str, FrameStage] = field(default_factory=dict)
     # Draws into the frame's picture. None if no sink needs it.
@@ -126,7 +126,7 @@ class Parts:
     sinks: Sequence[FrameSink] = ()
     # Limit of filled batches that wait for a worker, and of results that wait for their turn.
     queue_batches: int = 2
-    # Limit of all pictures in flight. A batch and one more picture are always allowed.
+    # Most bytes of all pictures in flight. A batch and one more picture are always allowed.
     image_bytes: int = IMAGE_BYTES
     # None for sources that never make the loop wait.
     hooks: LoopHooks | None = None
@@ -164,7 +164,7 @@ class Batch:
     first: int  # number of its first frame in this run
     request: BatchRequest
     frames: list[Frame]
-    fits: list[Fit | None]  # position of frames[i] in its row of the slot, if it has one
+    fits: list[Fit | None]  # position of frames[i] in its row of the slot; None: it has no row
     head: Callable[[Outputs], Any] | None = None  # replaces the head of ``Parts``
     rows: int = 0  # rows of the slot that are filled and need inference
     outputs: Outputs | None = None
@@ -181,10 +181,10 @@ def image_pool(parts: Parts) -> LendingPool[Image | None]:
 
 def image_count(parts: Parts) -> int:
     """Return how many pictures may be in flight: enough for all requests and for one batch that is
-    being written. If ``image_bytes`` is too small for that, as many as fit, but at least a batch
-    and one more picture. Each drawing thread adds one picture."""
+    being written. ``image_bytes`` may reduce this number, but not below a batch and one more
+    picture. Each drawing thread adds one picture."""
     info, batch, batches = parts.source.info, len(parts.requests[0].slot), len(parts.requests) + 1
-    if parts.schedule is not None:  # frames that are not inferred need pictures, too
+    if parts.schedule is not None:  # a batch then has ``every`` frames for each inferred one
         # One batch is being read, one written, and ``concurrency`` batches are in the engine.
         batches = max(batches, (parts.concurrency + 2) * parts.schedule.every)
     affordable = parts.image_bytes // max(1, info.width * info.height * 3)
@@ -206,8 +206,8 @@ def fill(
 ) -> Batch | None:
     """Read and preprocess until the slot is full or the source ends. Return None if no frame was
     left. Rows keep the source's order; spans carry the frame's number in this run, from 0. Frames
-    that are not inferred take no row. With cameras, a batch has at most as many frames as the slot
-    has rows, so that frames without inference do not wait until the rows are full."""
+    that are not inferred take no row. With cameras, such frames must not wait until the rows are
+    full, so a batch has at most as many frames as the slot has rows."""
     batch, max_frames = Batch(number, progress.read, request, [], []), len(request.slot)
     if parts.hooks is None:
         max_frames = longest_batch(max_frames, len(images))

@@ -61,7 +61,7 @@ class MixedRequest:
 
     def infer(self, n: int) -> Outputs:
         """Return float32 [n, most, ...], then ``counts`` as float32 [n]; valid until the next
-        ``infer``. Beyond ``counts[i]``, the outputs of row i are stale."""
+        ``infer``. In row i, only the first ``counts[i]`` outputs are new."""
         inputs = [(row, tile) for row in range(n) for tile in range(int(self.counts[row]))]
         self.device_ms = _infer_inputs(self._request, self.slot, inputs, self._outputs)
         outputs = [output[:n] for output in self._outputs]

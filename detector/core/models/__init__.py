@@ -74,7 +74,7 @@ def describe(request: ModelRequest, engine_front_ends: Mapping[str, str] = NO_FR
 
 def keep_files(request: ModelRequest) -> None:
     """Protect the model's files from being overwritten: the files in the request, and files that
-    may be next to the model. A front end adds files that are named only inside the model file."""
+    may be next to the model. If a model file names more files, its front end protects them."""
     path = request.path
     keep("the model file", path)
     keep("the weights file", request.weights)
@@ -88,7 +88,7 @@ def keep_files(request: ModelRequest) -> None:
 
 
 def _hashed_files(request: ModelRequest) -> list[Path | None]:
-    """Return the files that ``Network.sha256`` covers, if known before the model is read."""
+    """Return those files covered by ``Network.sha256`` that are known before reading the model."""
     return [request.path, request.weights, *map(request.path.with_suffix, WEIGHTS)]
 
 

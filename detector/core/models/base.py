@@ -82,7 +82,7 @@ class Network:
     macs: int = 0  # multiply-accumulates of conv, gemm and matmul for one picture; FLOPs = 2 x MACs
     macs_at_most: bool = False  # ``macs`` is an upper bound: some layers depend on the picture
     sha256: str = ""  # one digest of all the model's files
-    made_with: str = ""  # digest of what else the graph was made from, such as a calibration
+    made_with: str = ""  # digest of other things that the graph was made from (a calibration)
     random_seed: int | None = None
     needs_nms: bool = True  # False: the outputs hold one box per object, so --iou has no effect
     # Advice to print if a run stops because results are impossible. Set if the meaning of the
@@ -148,7 +148,7 @@ class FrontEnd:
 
     read: Callable[[ModelRequest], Network]
     families: tuple[str, ...] = ()  # values of --family; (): the file states its family
-    # Returns the text of a file for --describe; None if the model file describes itself.
+    # Function that writes the text of a file for --describe; None: model files describe themselves.
     describe: Callable[[ModelRequest], str] | None = None
     self_describing: bool = True  # False: supports --cfg and a list of class names
     takes_weights: bool = False  # supports --weights FILE

@@ -66,7 +66,7 @@ class KnownModel:
         raise ModelError(f"{self.name}: {self.how_to_get()}")
 
     def how_to_get(self) -> str:
-        """Say how the user can get the model's files, in a text that follows the model's name."""
+        """Say how the user can get the model's files, for a message that begins with its name."""
         download = self.download
         if self.needs:
             return f"needs {self.needs}"
@@ -84,7 +84,7 @@ class KnownModel:
 
 
 def folder() -> Path:
-    """Return the folder ``cfg``. If installed, it is in the package; in a checkout, next to it."""
+    """Return the folder ``cfg``: in an installed package, or in a checkout next to the package."""
     installed = Path(__file__).parents[2] / "cfg"
     return installed if installed.is_dir() else Path(__file__).parents[3] / "cfg"
 

@@ -1,6 +1,6 @@
 """Descriptions of a model's input and outputs as YAML files: ``--describe model.yaml``.
 
-The families that we know are such files (cfg/families). ``bind`` matches a description with the
+For each family that we know, cfg/families has such a file. ``bind`` matches a description with the
 outputs of a graph and returns a ``Bound``. docs/models.md explains every key.
 """
 
@@ -143,8 +143,8 @@ class Signs(_Mapping, frozen=True):
 
     ``words``: a regular expression for the file's metadata or name. ``operators`` must occur in the
     graph; operators in ``without`` must not. ``stem``: kernel sides of the first convolutions.
-    ``picture``: possible names of the input for the picture. ``inputs``: names of the inputs for
-    its size. ``normalises``: the graph subtracts a mean or divides by a deviation. ``sides``: see
+    ``picture``: possible names of the picture's input. ``inputs``: inputs that take its size.
+    ``normalises``: the graph subtracts a mean or divides by a deviation. ``sides``: see
     ``Evidence.sides``. ``classes``: number of class columns, including background.
     """
 
@@ -360,7 +360,7 @@ class _Binder:
         needed = 4 if cells is None or cells.kind != "distances" else 4 * cells.bins
         if spec.boxes.columns is None:
             if sides is None and not isinstance(spec.boxes.tensor, int):
-                # Shape inference failed (YOLO-NAS pads its list), but the output's name is enough.
+                # Shape inference failed (YOLO-NAS pads its list). We trust the output's name.
                 boxes = replace(boxes, count=needed)
             elif sides != needed:
                 raise _MismatchError(
@@ -463,7 +463,7 @@ class _Binder:
     def _bind_columns(
         self, part: Any, columns: str | int | None, axis: str
     ) -> tuple[Columns, int | None, int | None]:
-        """Return columns of a table [1, N, columns], and the numbers of rows and columns."""
+        """Return a part's columns in a table [1, N, columns], then N and how many columns."""
         name = self._output_name(part)
         dims = self.dims[name]
         if len(dims) == 2:

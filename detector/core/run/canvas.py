@@ -141,7 +141,7 @@ def open_rect(config: Config, picture: Size | None) -> Network:
         )
     own = rules.height, rules.width
     shape = own if picture is None else shape_of(longest_side(network, config), network, picture)
-    # Try another shape even if this picture fits the model's own, since later pictures may not.
+    # Try another shape even if this picture fits the model's own: a later picture may not fit it.
     tried = shape if shape != own else (rules.height + rules.stride, rules.width)
     try:
         other = models.open_network(replace(request, size=tried), engines.front_ends())

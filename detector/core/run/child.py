@@ -77,7 +77,7 @@ def _signal_name(number: int) -> str:
 
 
 def end(children: Sequence[Child], *, alone_s: float = 0.0) -> None:
-    """Wait ``alone_s`` for processes to exit by themselves, then send SIGTERM, at last SIGKILL."""
+    """Give processes ``alone_s`` to exit. Then send SIGTERM, and GRACE_S later SIGKILL."""
     _wait_for(children, alone_s)
     for child in children:
         child.signal(signal.SIGTERM)
@@ -102,8 +102,8 @@ def python_command(module: str, pipe: int, folder: Path | None, first: str = "")
     return child_command(f"from {module} import main; main({pipe})", text, first)
 
 
-# ---- Messages between the processes. They are JSON: unpickling what a child sends could run code,
-# ---- since the child has read untrusted files.
+# ---- Messages between the processes. They are JSON, not pickles: a child has read untrusted files,
+# ---- so unpickling its messages could run code.
 
 
 def send(pipe: Connection, message: Any) -> None:

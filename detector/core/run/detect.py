@@ -109,9 +109,9 @@ def detect(
 ) -> RunResult:
     """Run every source in turn, and write its outputs and the session.
 
-    ``rows_to``: an open file descriptor to which -o - writes; None refuses -o -. If the program
-    that reads from it closes the pipe and no other files are written, the run ends after the frames
-    already read. ``building`` is called at every step of building the engine's file.
+    ``rows_to``: an open file descriptor to which -o - writes; None refuses -o -. If the reader
+    closes the pipe, the run ends after the frames already read, unless it also writes other files.
+    ``building`` is called at every step of building the engine's file.
 
     Raises DetectVideoError for errors in options, model, engine or session folder, which are found
     before the first source is opened. Errors of one source are in ``RunResult.errors`` and in the
@@ -191,8 +191,8 @@ def _resolve(
 
     plan = draft.load(
         timer,
-        # If a hook opens the sources, they decide the shape of the input only if --size gives just
-        # its longest side.
+        # Sources that a hook opens decide the shape of the input only if just its longest side is
+        # given (--size 640).
         specs=specs if default_sources or draft.reading.longest else (),
         progress=building,
         measured=hooks.measured,
@@ -338,7 +338,7 @@ def _hold_source(job: _RunJob, spec: str) -> Iterator[HeldFile | StandardInput |
                 from detector.core.sources import _web
 
                 stack.enter_context(_web.cut_when(job.stop.is_set))
-            # A picture is opened only once. Hold it only if its digest is wanted.
+            # A run opens a picture only once, so it is held only if its digest is wanted.
             is_held = job.hashes or kind_of(spec) != PICTURE
             yield stack.enter_context(hold(spec)) if is_held else None
         return
@@ -358,7 +358,7 @@ def _run_source(job: _RunJob, run: SourceRun, spec: str, number: int) -> None:
         with opened as source:
             run.info = source.info
             run.pixels = ": ".join(filter(None, (source.pixels, source.why_no_planes)))
-            if job.hashes:  # otherwise ``paths`` may replace the outputs of any earlier run
+            if job.hashes:  # with settings "", ``paths`` may replace the outputs of any earlier run
                 settings = settings_of(plan.as_asked.as_dict(), spec, plan.network.sha256)
             paths = job.outputs.paths(spec, source.info, settings)
             replaced = [path.name for path in paths.values() if os.path.lexists(path)]

@@ -1,4 +1,4 @@
-"""Decide what a run draws, and for which outputs: the style of boxes and labels, and pixelation.
+"""Decide what a run draws (boxes, labels, pixelation), in which style, and for which outputs.
 
 ``Drawing.of`` reads the options and opens the font, so that errors appear before a model loads.
 """
@@ -105,7 +105,7 @@ class Drawing:
     def annotation(
         self, sinks: Sequence[Sink], watched: Callable[[], bool] | None = None, threads: int = 0
     ) -> Annotate | None:
-        """Return the function that draws into a frame before it is written, None if none is needed.
+        """Return a function that draws into a frame before it is written; None: nothing is drawn.
 
         Sinks of plain pictures get the picture after pixelation, before boxes are drawn. If a sink
         needs BGR, boxes are drawn into BGR. YUV planes without boxes are not copied. ``watched`` is
@@ -188,7 +188,7 @@ def _read_font(path: str, state: tuple[int, ...] | None) -> Font:
 
 
 def note_names(names: Sequence[str], class_ids: Iterable[int], font: Font | None) -> list[str]:
-    """Return notes on classes that get numbers as labels, since their names cannot be drawn."""
+    """Return notes on classes that get numbers as labels because their names cannot be drawn."""
     from detector.core.stages.labels import reason_against
 
     by_reason: dict[str, list[str]] = {}

@@ -1,5 +1,5 @@
-"""Check the system's limits: memory, cores, threads, open files, file sizes, deleted folders. This
-module imports nothing large, since little memory may be left."""
+"""Check the system's limits: memory, cores, threads, open files, file sizes, deleted folders.
+Little memory may be left, so this module imports nothing large."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LEAST = {
     "torch": Least(980, 170),
 }
 LEAST_FILES = 5  # open files of a run besides the standard streams; no run worked with 4
-FEW_CORES = 2  # with more cores OpenCV keeps its threads, since we have not measured that case
+FEW_CORES = 2  # with more cores OpenCV keeps its threads: we have not measured that case
 # More threads would not help: drawing 19 boxes takes 1 ms and holds the GIL nearly all the time.
 DRAWING_THREADS = 2
 OPENCV_THREADS = "OPENCV_FOR_THREADS_NUM"  # a variable that OpenCV reads on import
@@ -100,8 +100,8 @@ def folder_is_gone() -> bool:
 
 
 def check_threads(count: int) -> None:
-    """Raise EngineError if this process cannot start ``count`` more threads. (OpenBLAS may raise
-    SIGINT if it cannot.) Several limits apply, so we find out by starting and ending threads."""
+    """Raise EngineError if this process cannot start ``count`` more threads. Several limits apply,
+    so we test it by starting threads. (OpenBLAS may raise SIGINT if it cannot start a thread.)"""
     gate = threading.Event()
     started: list[threading.Thread] = []
     try:
@@ -156,7 +156,7 @@ def keep_blas_alone() -> None:
 
 def trim_heap() -> None:
     """Return freed memory to the system: 8 MB after the default model has been loaded."""
-    # Import ctypes late: libffi 3.5 keeps a file open, perhaps with number 0, 1 or 2 if it is free.
+    # Import ctypes late: libffi 3.5 keeps a file open, which must not become descriptor 0, 1 or 2.
     import ctypes
 
     with suppress(AttributeError):
@@ -173,9 +173,9 @@ def blas_threads() -> int:
 
 @contextmanager
 def opencv_threads(overlapped: bool) -> Iterator[None]:
-    """Limit OpenCV to the calling thread, if the loop is overlapped and there are at most two
-    cores: a second thread would make the reader wait at every resize (docs/settings.md). A number
-    in OPENCV_FOR_THREADS_NUM takes precedence."""
+    """On at most two cores, limit OpenCV to the calling thread if the loop is overlapped. A second
+    thread would make the reader wait at every resize (docs/settings.md). A number in
+    OPENCV_FOR_THREADS_NUM takes precedence."""
     import cv2
 
     separator = cv2.getNumThreads()

@@ -131,12 +131,12 @@ def load_model(
 
     ``spare_requests``: requests beyond those that a loop needs. ``one_at_a_time``: the caller waits
     for each result, so one request should have all threads. ``picture``: width and height of the
-    first source, which the input fits (``canvas.open_network``); None keeps the model's own input.
+    first source, to which ``canvas.open_network`` fits the input; None keeps the model's own input.
     ``progress`` is called at every step of a build, and stops the build by returning False.
     ``measured``, ``timed``, ``kind``, ``ahead``: see ``choose``. Before the slow part, ``opened``
-    is called with the network, and ``chosen`` with the network and the configuration without
-    ``auto``. Both may raise errors. ``natives`` observes the threads of the run. Raises UsageError,
-    ModelError, EngineError.
+    is called with the network, then ``chosen`` with the network and the configuration, in which
+    nothing is ``auto`` any more. Both may raise errors. ``natives`` observes the threads of the
+    run. Raises UsageError, ModelError, EngineError.
     """
     timer = timer or PhaseTimer()
     with timer.phase("import"):

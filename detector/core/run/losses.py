@@ -1,4 +1,4 @@
-"""Find how well an engine in some precision agrees with fp32, from a record or by measuring it."""
+"""Find how well an engine in some precision agrees with fp32: read a record, or measure it."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ class KnownLosses:
 
 @dataclass(slots=True)
 class MeasuredLosses:
-    """Losses that we measure on frames of the sources. If these show few objects, the threshold for
-    scores is lower."""
+    """Losses that we measure on frames of the sources. If the frames show few objects, we lower the
+    threshold for scores."""
 
     are_known: ClassVar[bool] = False
     network: Network

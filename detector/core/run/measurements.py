@@ -1,4 +1,4 @@
-"""Read engines/measured.json, the measurements on this machine, which saving.py writes.
+"""Read the measurements on this machine from engines/measured.json. (saving.py writes the file.)
 
 A record counts only if its model, input, machine and settings are the current ones. A row of a
 record counts only if its engine is installed in the measured version (``can_run``).
@@ -170,7 +170,7 @@ def this_machine() -> MeasuredMachine:
 
 
 def runtime_settings(config: Config, kind: Kind) -> dict[str, Any]:
-    """Return the settings that change all speeds, and for a self-timing the engines' versions."""
+    """Return the settings that change all speeds. For a self-timing, add the engines' versions."""
     runtime = config.runtime
     names = ("threads", "concurrency", "device", "device_memory")
     settings: dict[str, Any] = {name: getattr(runtime, name) for name in names}

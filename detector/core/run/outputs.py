@@ -101,8 +101,8 @@ def mark_settings(path: Path, settings: str) -> None:
 
 
 def may_replace(path: Path, settings: str) -> bool:
-    """Return whether a path is free, was written with these settings, or is on a file system that
-    cannot store settings."""
+    """Return whether a path is free, or has a file that was written with these settings. Also
+    return True if the file system cannot store settings."""
     if not os.path.lexists(path):
         return True
     try:
@@ -119,8 +119,8 @@ def _choose_names(
     settings: str,
     given: Path | None,
 ) -> dict[str, Path]:
-    """Return the first of ``name("")``, ``name("-2")``... whose paths are not ``taken`` and pass
-    ``may_replace``; with empty ``settings``, all pass. Raises OutputError."""
+    """Return the first of ``name("")``, ``name("-2")``... whose paths are not ``taken`` and may be
+    replaced (all may, if ``settings`` is empty; ``given`` always may). Raises OutputError."""
     for number in range(1, MAX_NAMES):
         paths = name("" if number == 1 else f"-{number}")
         own = [path for path in paths.values() if path != given]
@@ -261,7 +261,7 @@ class OutputPlan:
                 sink.check_options(sink.suffixes[0], given)
 
     def check_sources(self, blur: Sequence[str] | None) -> None:
-        """Refuse outputs no source can have and, with ``blur``, unblurred copies of sources."""
+        """Refuse outputs that no source can have. With ``blur``, refuse unblurred copies, too."""
         own = [sink for sink in map(sinks.find, self._save or ()) if sink.untouched]
         if blur and own:
             raise UsageError(
@@ -273,8 +273,8 @@ class OutputPlan:
             raise UsageError("; ".join(unfit))
 
     def _why_unfit(self, own: Sequence[type[Sink]], spec: str) -> UsageError | None:
-        """Return why the source cannot have the outputs; None if it can, or cannot be opened.
-        ``own``: outputs with the source's own pixels."""
+        """Return why the source cannot have the outputs. Return None if it can, or if it cannot be
+        opened. ``own``: outputs with the source's own pixels."""
         needs = f"--save {own[0].name}: needs a" if own else ""
         if needs and spec == STANDARD_INPUT:
             return UsageError(
@@ -381,9 +381,9 @@ class OutputPlan:
     def paths(self, spec: str, info: SourceInfo, settings: str = "") -> dict[str, Path]:
         """Return output name -> final path, in the order in which sinks are opened.
 
-        A default name is used if it is free, or if a run with the same ``settings`` wrote it (any
-        run, if ``settings`` is empty). Raises UsageError for a file that the command reads, or a
-        file of its session.
+        A default name is used if it is free, or if a run with the same ``settings`` wrote the file.
+        With empty ``settings``, any file may have it. Raises UsageError for a file that the command
+        reads, or a file of its session.
         """
         if self._discards:
             self._choose_sinks(info.kind, info.path)

@@ -95,9 +95,9 @@ class PlanDraft:
         chosen: Callable[[Network, Config], None] = lambda network, config: None,
         **words: Any,
     ) -> RunPlan:
-        """Load the network. ``specs``: sources; if the network's input depends on them, the first
-        that opens decides its shape. ``picture``: (width, height) to use instead. ``chosen``,
-        ``words``: see ``loading.load_model``. Raises UsageError, ModelError, EngineError."""
+        """Load the network. If the shape of its input depends on the sources (``specs``), the first
+        that opens decides it. ``picture``: (width, height) to use instead. ``chosen``, ``words``:
+        see ``loading.load_model``. Raises UsageError, ModelError, EngineError."""
         size = None  # size of the source's pictures, if known
         if picture is None:
             picture = size = self.reading.picture_size(specs)
@@ -204,8 +204,8 @@ class RunPlan:
     # Parts that the loop calls.
 
     def head(self, network: Network, lowest_conf: float = 1.0) -> Head:
-        """Return the network's head with the threshold --conf. A later stage may need boxes with
-        lower scores, down to ``lowest_conf``; it removes those below --conf itself."""
+        """Return the network's head with the threshold --conf. If a later stage needs boxes with
+        lower scores, the threshold is ``lowest_conf``. That stage removes those below --conf."""
         head, conf = network.head, min(self.selection.conf, lowest_conf)
         if network.watched:
             from detector.core.stages.doubt import check_results

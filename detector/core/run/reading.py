@@ -28,7 +28,7 @@ TIME = re.compile(
     r"(?:(?:([0-9]{1,4}):(?=[0-5]?[0-9]:))?([0-9]{1,4}):(?=[0-5]?[0-9](?:\.|$)))?"
     r"([0-9]{1,9}(?:\.[0-9]{1,9})?)"
 )
-# Bytes per pixel that decoding a frame takes. A GIF took 7, since its decoder keeps a canvas.
+# Bytes per pixel that decoding a frame takes. The decoder of GIF, which keeps a canvas, took 7.
 DECODER_BYTES = 8
 
 
@@ -143,7 +143,7 @@ class SourceReading:
         return min(limits, default=None)
 
     def stillness(self, info: SourceInfo) -> Stillness | None:
-        """Return the motion detector of --skip-still; None without the option, and for pictures."""
+        """Return the motion detector of --skip-still; None without this option or for pictures."""
         if self.still is None or info.kind == "pictures":
             return None
         from detector.core.stages.still import Stillness

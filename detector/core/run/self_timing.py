@@ -1,8 +1,8 @@
 """Time engines and precisions in a model's first run on a machine, to find the fastest.
 
-Each installed engine runs the network alone, in a few alternating rounds, in each precision whose
-loss of accuracy we know. A packaged calibration records the losses (``KnownLosses``). Without it,
-we measure them on frames of the run's source (``MeasuredLosses``) if the run is long enough.
+Each installed engine runs only the network, in each precision whose loss of accuracy we know. The
+engines take turns for a few rounds. A packaged calibration records the losses (``KnownLosses``).
+Without it, we measure them on frames of the source (``MeasuredLosses``) if the run is long enough.
 """
 
 from __future__ import annotations
@@ -176,8 +176,8 @@ def time_engines(
 
 
 def _is_undecided(candidates: Sequence[_WarmEngine]) -> bool:
-    """Return whether some medians are fast enough to replace the first engine, but the intervals of
-    all these engines overlap the first engine's."""
+    """Return whether some engines have medians that are fast enough to replace the first engine,
+    but none of these has an interval above the first engine's."""
     if not candidates:
         return False
     first, *others = (_inner_interval(candidate.fps) for candidate in candidates)
@@ -237,7 +237,7 @@ def _run_round(candidate: _WarmEngine, clock: Clock) -> float:
 
 
 def _inner_interval(fps: Sequence[float]) -> Interval:
-    """Return the interval of the middle half: other programs may affect the best and the worst."""
+    """Return the interval of the middle half. (Other programs may affect the extreme rounds.)"""
     cut = max(1, len(fps) // 4)
     inner = sorted(fps)[cut:-cut] or sorted(fps)
     return Interval(inner[len(inner) // 2], inner[0], inner[-1])

@@ -50,7 +50,7 @@ def _count_that_fit(network: Network) -> int:
 
 
 class ShapedRequest(RawRequest):
-    """A request that can switch between models. ``shape``: that of the current model's input."""
+    """A request that can switch between models. ``shape``: the current model's input shape."""
 
     def __init__(self, number: int, shape: Size, request: RawRequest) -> None:
         self.number = number
@@ -75,7 +75,7 @@ class Shapes:
         """Use ``first``, whose owner closes it. ``load`` opens the models of other shapes."""
         self.longest = longest_side(first.network, config)
         self._shapes: set[Size] = set()  # the input shapes of all pictures so far
-        # Number of pictures, pixels of their inputs; models loaded after the first, and seconds.
+        # Pictures so far, and pixels of their inputs; models loaded after the first, in how many s.
         self._pictures, self._pixels, self._made, self._made_s = 0, 0, 0, 0.0
         self._network, self._config, self._load = first.network, config, load
         own = first.network.input.height, first.network.input.width

@@ -48,8 +48,8 @@ AGAIN_S = 0.01  # delay before a signal received during an extension's import is
 
 
 class Stopped(BaseException):
-    """Raised to end a command after a signal. ``writing``: whether outputs were open, which remain
-    under their partial names. ``says``: a sentence on what remains of the command's work."""
+    """Raised to end a command after a signal. ``writing``: whether outputs were open. (They remain
+    under their partial names.) ``says``: a sentence on what remains of the command's work."""
 
     def __init__(self, exit_code: int, *, writing: bool = False) -> None:
         super().__init__(exit_code)
@@ -64,7 +64,7 @@ class Stop(threading.Event):
 
 
 class _SignalHistory:
-    """The signals that this command received. ``code``: exit code of the ``Stopped`` it raised."""
+    """The signals that this command received. ``code``: exit code of ``Stopped``, once raised."""
 
     code: int | None = None
     last = float("-inf")
@@ -133,7 +133,7 @@ def ignore_signals() -> None:
 
 
 def raise_if_stopped(exit_code: int) -> None:
-    """Raise ``Stopped`` if a run's exit code is that of a signal, so that nothing else starts."""
+    """Raise ``Stopped`` if a signal decided a run's exit code, so that nothing else starts."""
     if exit_code in STOPPED_CODES:
         raise Stopped(exit_code)
 

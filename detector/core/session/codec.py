@@ -53,7 +53,7 @@ def to_json(document: Any) -> str:
 
 
 def _redact_content(content: Any) -> Any:
-    """Hide secrets in values, and in keys too, since sources are keys of some tables."""
+    """Hide secrets in values, and in keys too: in some tables, sources are keys."""
     if isinstance(content, dict):
         return {
             key if str(key).isidentifier() else redact(str(key)): _redact_content(value)
@@ -174,7 +174,7 @@ def json_schema(
 
 
 def dedent_descriptions(schemas: dict[str, Any]) -> None:
-    """Remove the indentation of docstrings, which Python up to 3.12 keeps, in place."""
+    """Remove, in place, the indentation that Python up to 3.12 leaves in docstrings."""
     for schema in schemas.values():
         if "description" in schema:
             schema["description"] = inspect.cleandoc(schema["description"])

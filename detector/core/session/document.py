@@ -56,10 +56,10 @@ class Video:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameCounts:
-    """Counts of frames. ``dropped``: frames read but not written, since the run was cut short or
+    """Counts of frames. ``dropped``: frames read but not written because the run was cut short or
     failed; for cameras, frames received but not inferred (``streams`` has the reasons). ``reused``:
     frames written with the detections of the last inferred frame (--skip-still). ``coasted``:
-    frames written without inference; tracks moved their boxes, which are not detections."""
+    frames written without inference; their boxes are not detections, but were moved by tracks."""
 
     read: Annotated[Count, statistic("frames read", "1")]
     written: Annotated[Count, statistic("frames written", "1")]
@@ -319,10 +319,10 @@ class StreamSummary:
     ``url`` contains no secrets. ``state`` and ``tiles`` (2x2, none) are those at the end of the
     run. ``live_s``: how long the camera was live; its rates refer to this time. ``age_ms``: a
     picture's age when its result is ready. ``parts_ms``: the times of decoding, waiting and
-    inference, whose sum is that age, and the time of writing, which follows. ``output_age_ms``: a
-    picture's age when an output receives it. ``camera_age_ms``: like ``age_ms``, by the camera's
-    own clock; None if it sends no times. ``output_counts``: kind of output -> counts of written
-    pictures or rows, of those lost to a full disk, and of bytes. A recording also counts what it
+    inference, which add up to that age, and of writing afterwards. ``output_age_ms``: a picture's
+    age when an output receives it. ``camera_age_ms``: like ``age_ms``, by the camera's own clock;
+    None if it sends no times. ``output_counts``: kind of output -> the numbers of pictures or rows
+    written, of pictures or rows lost to a full disk, and of bytes. A recording also counts what it
     dropped because encoding or the disk was too slow, samples that MP4 refused, failed items, and
     finished files. A recording's ``bytes`` are the size of these files.
     """

@@ -1,6 +1,6 @@
 """Build ONNX graphs node by node, and compute shapes and MACs of any ONNX graph.
 
-Each node that we build and its only output have one name: identifiers or digits joined by dots.
+A node that we build has one output with the node's name: identifiers or digits, joined by dots.
 """
 
 from __future__ import annotations
@@ -262,8 +262,8 @@ def check_model(model: onnx.ModelProto, *, unfinished: bool) -> None:
 
 
 def _needs_values(graph: onnx.GraphProto) -> bool:
-    """Return whether shape inference should also compute the tensors' values: if shapes are missing
-    and no long vector (of a Range) can take all memory."""
+    """Return whether shape inference should also compute the tensors' values. It should if shapes
+    are missing, unless a long vector (of a Range) could take all memory."""
     dims: dict[str, list[int | None]] = {}
     for info in (*graph.input, *graph.value_info, *graph.output):
         tensor = info.type.tensor_type
@@ -372,8 +372,8 @@ def peak_bytes(model: onnx.ModelProto) -> int:
 
 
 class NodeCost(NamedTuple):
-    """The cost for a whole batch. ``elements``: number of values read (weights, activations) and
-    written. ``shape``: that of the largest output."""
+    """The cost for a whole batch. ``elements``: the number of values that are read (weights,
+    activations) or written. ``shape``: the shape of the largest output."""
 
     macs: int
     elements: int

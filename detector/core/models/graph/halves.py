@@ -6,7 +6,7 @@ between the types. These stay float32:
 - The outputs, which keep their names: a half-precision node that computes an output is renamed
   with the ending ``_fp16`` or ``_bf16``, and the Cast after it gets its old name.
 - The tail: all nodes after the last convolution, Gemm or MatMul. They decode boxes, which half
-  precision would round to half a pixel. It would be no faster there.
+  precision would round to half a pixel. It would not make the tail faster.
 - Nodes whose constants do not fit into float16, and operators that ONNX defines for float32 only.
 - For bfloat16: the conversion from u8, which goes through float32; ConvTranspose, for which
   TensorRT for RTX has no bfloat16 kernel; and ``sensitive_nodes``.
@@ -69,8 +69,8 @@ def convert_to_halves(network: Network, precision: str) -> Network:
 
 
 def operand_name(tensor: str, ending: str) -> str:
-    """Return a name for another form of a tensor: ``0.conv`` -> ``0.conv_fp16``, ``12`` ->
-    ``n12_fp16`` (a part that begins with a digit must be a number)."""
+    """Return a name for another form of a tensor, such as ``0.conv_fp16`` for ``0.conv``. ``12``
+    becomes ``n12_fp16``: in a valid name, a part that begins with a digit is a number."""
     name = f"{tensor}_{ending}"
     if good_name(name):
         return name
@@ -80,7 +80,7 @@ def operand_name(tensor: str, ending: str) -> str:
 
 def original_names(model: onnx.ModelProto) -> dict[str, str]:
     """Return new name -> old name of renamed nodes. If a node computes an output, the conversion
-    added an ending to its name and gave its old name to a new Cast. The result swaps the two."""
+    added an ending to its name and gave its old name to a new Cast. The result maps both ways."""
     makers = {output: node.name for node in model.graph.node for output in node.output}
     originals: dict[str, str] = {}
     for node in model.graph.node:
@@ -143,8 +143,8 @@ def _stem_nodes(model: onnx.ModelProto) -> set[str]:
 
 
 def _nodes_between(graph: onnx.GraphProto, kept: Set[str]) -> set[str]:
-    """Return the nodes between ``kept`` nodes or before them. In half precision, such a node would
-    gain less than its two Casts cost."""
+    """Return the nodes that lie between ``kept`` nodes or before them. If such a node were half
+    precision, its two Casts would cost more than it gains."""
     makers = {name: node.name for node in graph.node for name in node.output}
     outputs = {info.name for info in graph.output}
     first = _nodes_before_products(graph)
@@ -242,7 +242,7 @@ class _HalvesWriter:
         self.nodes.append(copy)
 
     def _write_operand(self, node: onnx.NodeProto, at: int, name: str, precision: str) -> str:
-        """Return the name of the input in the type that this node reads."""
+        """Return the name of the input after its conversion to the type that the node reads."""
         if not self._is_float(name) or (precision != "fp32" and not self._may_be_half(node, at)):
             precision = "fp32"
         if name in self.constants:

@@ -11,9 +11,9 @@ int8-s8  Activations are s8 and symmetric. Q and DQ are only before convolutions
          TensorRT does not support zero points, moves Q and DQ itself, and fuses an activation only
          if no Q or DQ is before the activation. Biases are float32.
 int8-u8-front  For OpenVINO on a CPU. Like int8-u8, but Q and DQ are only before int8 nodes, so that
-         inputs of float nodes and the outputs are not rounded. The input of a depthwise
-         convolution has a scale per channel, since the ranges of its channels differ up to a
-         thousandfold. ONNX Runtime and TensorRT accept only one scale for an input.
+         inputs of float nodes and the outputs are not rounded. The ranges of a depthwise
+         convolution's input channels differ up to a thousandfold, so each channel has a scale.
+         ONNX Runtime and TensorRT accept only one scale for an input.
 
 In all kinds weights are s8 and symmetric, with a scale per output channel. They have 7 bits for a
 CPU that adds products in 16 bits.
@@ -171,8 +171,8 @@ def int8_units(wiring: Wiring) -> list[Unit]:
 
 def int8_nodes(wiring: Wiring, kept: Collection[str]) -> set[str]:
     """Return the nodes that are int8 if the nodes ``kept`` stay float. A node that does not
-    multiply becomes int8 only if all nodes before it or all after it are int8, since otherwise it
-    would not be faster."""
+    multiply becomes int8 only if all nodes before it are int8, or all nodes after it. Otherwise
+    int8 would not make it faster."""
     able = [name for name in wiring.able if name not in kept]
     after_int8 = {name for name in able if wiring.multiplies(name)}
     before_int8 = set(after_int8)
@@ -250,7 +250,7 @@ def quantised_graph(
 
 def original_names(model: onnx.ModelProto) -> dict[str, str]:
     """Return new name -> old name of renamed nodes. If an int8 node computes an output, its
-    name got an ending, and a new DQ got its old name. The result swaps the two."""
+    name got an ending, and a new DQ got its old name. The result maps both ways."""
     names = {node.name for node in model.graph.node}
     originals: dict[str, str] = {}
     for node in model.graph.node:
@@ -468,8 +468,8 @@ def _output_axis(node: onnx.NodeProto) -> int:
 
 
 def _range_sources(wiring: Wiring) -> dict[str, str]:
-    """Return tensor -> the tensor from which its values were moved or selected. Both need the same
-    scale, or values would be rounded twice."""
+    """Return tensor -> the tensor from which its values were moved or selected. If the two had
+    different scales, values would be rounded twice."""
     sources: dict[str, str] = {}
     for node in wiring.graph.node:
         if node.op_type in MOVING and node.name in wiring.able:

@@ -106,7 +106,7 @@ class _MinMax:
 
 
 class _Percentile:
-    """Uses ONNX Runtime's histogram around zero, which adds outer bins for larger values."""
+    """Uses ONNX Runtime's histogram around zero. It adds bins at both ends for larger values."""
 
     def __init__(self) -> None:
         from onnxruntime.quantization.calibrate import HistogramCollector

@@ -1,4 +1,4 @@
-"""``Layout`` declares a layout, ``Bound`` matches it with a file, ``Decoder`` decodes outputs."""
+"""``Layout`` declares a layout, ``Bound`` is its match in a file, ``Decoder`` decodes outputs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Shape = tuple[int, ...]
 
 
 class Decoder:
-    """Decodes outputs with ``head`` or, for every row, ``dense``. Stores their arguments in files.
-    ``watched``: runs look for impossible results, since nothing proves that the head is right."""
+    """Decodes outputs: ``head`` into candidates, ``dense`` every row. Stores their arguments in
+    files. ``watched``: nothing proves the head right, so runs look for impossible results."""
 
     name: str
     head: Callable[..., Any]
@@ -65,7 +65,7 @@ class Bound:
 
     ``reading``: how the outputs are read; None if ``decoder`` with ``arguments`` reads them.
     ``bare``: outputs without a batch axis. ``family``: decides the input's pixels if the file names
-    no family. ``joined``: new output -> the outputs, one per stride, that it joins.
+    no family. ``joined``: new output -> the outputs that it joins (one for each stride).
     """
 
     reading: Reading | None

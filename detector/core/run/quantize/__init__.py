@@ -8,8 +8,8 @@ making.py     makes a calibration, with frames.py and search.py
 frames.py     samples the frames of a source, and holds half of them out
 search.py     measures agreement with fp32, and finds which layers must stay float
 
-If the int8 graph exists already, a run only reads the calibration (``_find_built``), without the
-fp32 graph and the code that converts it.
+If the int8 graph exists already, a run only reads the calibration (``_find_built``). It needs
+neither the fp32 graph nor the code that converts it.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def quantize_network(
     """Return the network in int8, and lines for the user.
 
     ``kind``: one of ``int8.KINDS``. One calibration serves all kinds and batches. If
-    ``--calibrate`` names a source, make a calibration, otherwise use one saved in ``folder`` or
-    packaged. int8-u8-front becomes int8-u8 if the calibration has no result for int8-u8-front.
+    ``--calibrate`` names a source, make a calibration from it. Otherwise use one saved in
+    ``folder``, or a packaged one. If it has no result for int8-u8-front, make int8-u8 instead.
 
     Raises UsageError if there is no calibration or no layer can be int8, SourceError for a source
     without frames, ModelError for a graph that is not fp32 or is above 2 GiB, OutputError for the

@@ -2,8 +2,8 @@
 
 One file for a model and an input size serves every batch and every kind of int8, so that all int8
 graphs of the model come from the same measurement. making.py makes the file, and
-``find_calibration`` finds it. A known model may have a packaged calibration (``packaged``), which
-we use if no other is saved, or with ``--calibrate packaged``.
+``find_calibration`` finds it. A known model may have a packaged calibration (``packaged``). We use
+that if no other is saved, or with ``--calibrate packaged``.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Int8Result:
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """The document of a calibration file. ``ranges``: range of each tensor, and of each channel
-    that a depthwise convolution reads. ``result``: its keys are kinds of int8 (int8-u8-front only
-    if OpenVINO ran it) and ``FLOAT_IN_BF16``, in packaged files also "bf16" and ``NARROW``."""
+    that a depthwise convolution reads. ``result``: by kind of int8 (int8-u8-front only if OpenVINO
+    ran it), and by ``FLOAT_IN_BF16``. Packaged files also have "bf16" and ``NARROW``."""
 
     source: str
     method: str
@@ -154,8 +154,8 @@ def find_calibration(
 def _find_saved(
     network: Network, config: Config, folder: Path, by_graph: bool
 ) -> tuple[Calibration, list[str]]:
-    """Return the newest saved calibration that fits, preferably one made with the requested
-    --calibrate-method and --budget, or else the packaged one."""
+    """Return the newest saved calibration that fits. One made with the requested --budget and
+    --calibrate-method is preferred. If none fits, return the packaged one."""
     expected, notes = model_key(network, by_graph=by_graph), []
     pattern = re.compile(re.escape(file_stem(network)) + "-[0-9a-f]{12}" + re.escape(SUFFIX))
     paths = [path for path in folder.glob(f"*{SUFFIX}") if pattern.fullmatch(path.name)]
@@ -248,5 +248,5 @@ def model_key(network: Network, *, by_graph: bool = True) -> dict[str, Any]:
 
 
 def file_stem(network: Network) -> str:
-    """Return a file stem without batch and precision, since a calibration applies to any."""
+    """Return a file stem without batch and precision: a calibration applies to all of them."""
     return re.sub(r"-b\d+$", "-int8", store.stem(network))

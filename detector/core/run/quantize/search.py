@@ -109,7 +109,7 @@ class Reference:
         return replace(self, slots=slots, outputs=own, detections=detections(self.network, own))
 
     def by_openvino(self, kind: str, float_type: str) -> Reference:
-        """Return a reference that runs int8 graphs in OpenVINO, float layers in ``float_type``."""
+        """Return a reference that runs graphs in OpenVINO, with float layers in ``float_type``."""
         options = {"precision": "int8", "concurrency": 1, "own": {"float": float_type}}
         network = replace(self.network, precision=kind)
         return replace(self, network=network, engine=OPENVINO, options=options)
@@ -118,7 +118,7 @@ class Reference:
         return raw_outputs(self.network, graph, self.slots, self.engine, **self.options)
 
     def agreement(self, graph: onnx.ModelProto) -> float:
-        """Return 2 x matched / (A + B), 0..1, for A detections of the graph, B of the reference."""
+        """Return 2 x matched / (A + B), 0..1. The graph has A detections, the reference has B."""
         return agreement(self.detections, detections(self.network, self.run(graph))).share
 
     def error(self, graph: onnx.ModelProto) -> float:
@@ -195,8 +195,8 @@ def choose_float_units(
 def _bisect(
     ranking: Sequence[Unit], measure: Callable[[Sequence[Unit]], float], budget: float
 ) -> tuple[list[Unit], float]:
-    """Return the fewest units, worst first, that must stay float to reach the budget, and the
-    agreement reached."""
+    """Return the units that must stay float to reach the budget: as few as possible, from the
+    start of the ranking. Also return the agreement that they reach."""
     low, high, best = 0, len(ranking), 1.0
     while high - low > 1:
         middle = (low + high) // 2

@@ -201,7 +201,7 @@ class Archive:
         return {entry.filename: entry for entry in entries}
 
     def _find_prefix(self) -> str:
-        """Return the folder of all entries, which torch.save names after the file."""
+        """Return the folder that holds all entries. torch.save names it after the file."""
         prefixes = [
             name.removesuffix(PICKLE) for name in self._entries if name.rsplit("/", 1)[-1] == PICKLE
         ]
@@ -220,7 +220,7 @@ class Archive:
 
 
 def _refuse_torchscript(path: Path, names: list[str]) -> None:
-    """Refuse TorchScript, for which ``_check_entries`` would only report compressed entries."""
+    """Refuse TorchScript here: ``_check_entries`` would only report compressed entries."""
     if any(name.rsplit("/", 1)[-1] == CONSTANTS for name in names):
         raise ModelError(
             f"{path}: this is TorchScript, not a checkpoint; "

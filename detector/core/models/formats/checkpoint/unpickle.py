@@ -18,8 +18,7 @@ from typing import Any
 from detector.core.errors import ModelError
 from detector.core.models.formats.checkpoint.archive import Archive, StoredTensor, item_bytes
 
-# The names that YOLOv5, YOLOv7 and torch write in a pickle. We refuse all others, even harmless
-# ones. None is imported: each has a stand-in.
+# Names that YOLOv5, YOLOv7 and torch write in pickles. We refuse all others, even harmless ones.
 
 INERT: dict[str, frozenset[str]] = {
     # module -> classes; each instance of these becomes an ``Instance``
@@ -116,8 +115,8 @@ TASKS = {  # model class of a newer family, for a task other than detection -> t
     "YOLOESegModel": "segment",
 }
 
-# Opcodes that torch.save never writes. They load classes by number, old-style classes, objects
-# whose id is a text, and buffers that are not in the file.
+# Opcodes that torch.save never writes. They load a class by its number, an old-style class, an
+# object whose id is a text, or a buffer that is not in the file.
 REFUSED = {"EXT1", "EXT2", "EXT4", "INST", "OBJ", "PERSID", "NEXT_BUFFER", "READONLY_BUFFER"}
 TEXTS = {
     "UNICODE",
@@ -155,7 +154,7 @@ class Instance:
 
 
 class OrderedMapping(dict[Any, Any]):
-    """collections.OrderedDict without its attributes, such as the versions in a state dict."""
+    """Our OrderedDict. It drops attributes, such as the versions in a state dict."""
 
     __slots__ = ()
 

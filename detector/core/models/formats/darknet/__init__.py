@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from detector.core.models.formats.darknet.weights import Filter
 
 SUFFIXES = (".cfg",)
-HASHED_BYTES = 4 << 20  # most bytes of a cfg, and of weights beyond the size that the cfg needs
+HASHED_BYTES = 4 << 20  # we hash this much of a cfg, and this much more of weights than it needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def read(request: ModelRequest) -> Network:
         return DarknetGraph(parse(), _load_weights(request, parse()), path.stem, batch).model()
 
     cfg_digest = _digest(path, HASHED_BYTES)
-    key = [cfg_digest.hex(), request.size, batch, raised(1)]  # raised(1): factor of the limits
+    key = [cfg_digest.hex(), request.size, batch, raised(1)]  # raised(1): how far limits are raised
     stored = None if request.graphs is None else request.graphs.find_description(path.stem, key)
     warnings: list[str] = []
     try:

@@ -194,7 +194,7 @@ def read_architecture(
 
 
 def _check_size(sections: list[CfgSection], size: tuple[int, int]) -> None:
-    """Check --size first; later, a wrong size would be reported as a wrong [route]."""
+    """Check --size first: with a wrong size, reading the layers reports a wrong [route]."""
     try:
         stride = read_architecture(sections).stride
     except ModelError:
@@ -260,7 +260,7 @@ def _check_stride(net: CfgSection, stride: int, size: tuple[int, int], flag: str
         if value % stride == 0:
             continue
         nearest = max(stride, round(value / stride) * stride)
-        if flag is not None:  # --size 300 is the longest side: do not name a height
+        if flag is not None:  # --size 300 does not say which side is 300: name neither
             raise ModelError(
                 f"{net.path}: {flag}: both sides must be multiples of {stride}, the network's "
                 f"stride; nearest to {value}: {nearest}"
@@ -580,7 +580,7 @@ def _read_yolo(section: CfgSection, architecture: CfgNetwork) -> Yolo:
 
 
 def _read_anchors(section: CfgSection) -> tuple[tuple[float, float], ...]:
-    """Return width and height of the anchors that ``mask`` selects, or of all without a mask."""
+    """Return (width, height) of the anchors in ``mask``; without a mask, of the first ``num``."""
     values = section.reals("anchors")
     if not values or len(values) % 2:
         raise section.error(

@@ -49,7 +49,7 @@ WEIGHTED = frozenset(
     "Conv ConvTranspose Gemm MatMul BatchNormalization LayerNormalization InstanceNormalization "
     "GroupNormalization PRelu QLinearConv ConvInteger MatMulInteger QLinearMatMul".split()
 )
-# Advice if the detections are impossible and we built the file from another exporter's file.
+# Advice for impossible detections, if we built the file from another exporter's file.
 BUILD_AGAIN = "build it again from the exported file, with a --describe that fits it"
 ARITHMETIC = frozenset("Add Mul Sub Div".split())
 
@@ -259,7 +259,7 @@ def _count_parameters(graph: ForeignGraph) -> int:
 
 
 def _refuse_broken_weights(path: Path, graph: ForeignGraph) -> None:
-    """Refuse NaN in any constant, and infinity in weights. Masks, for example, may be infinite."""
+    """Refuse NaN in any constant, infinity in weights (but not in masks), and wrong scales."""
     import numpy as np
 
     with np.errstate(all="ignore"):
@@ -284,7 +284,7 @@ def _refuse_broken_weights(path: Path, graph: ForeignGraph) -> None:
 
 
 def _scales_fit(graph: ForeignGraph, node: onnx.NodeProto, scales: NDArray[Any]) -> bool:
-    """Return whether scales are positive, and there is one in total, per channel or per block."""
+    """Return whether all scales are positive. There must be one, or one per channel or block."""
     if not (scales > 0).all():
         return False
     shape = graph.shape(node.input[0])

@@ -1,7 +1,7 @@
 """Limits for ONNX files, checked before anything is built from them.
 
 A small file may hold a huge model. An empty node takes two bytes in the file and a hundred in
-memory. If each local function calls the next one twice, each doubles the graph. So we check:
+memory. In a chain of functions that call the next one twice, each doubles the graph. So we check:
 
 ``measure_bytes``  checks the file's fields, before protobuf builds objects from them
 ``measure_graph``  checks the nodes after inlining, and all names, before onnx reads the model
@@ -236,7 +236,7 @@ class Measure(NamedTuple):
 def _measure_function(
     path: Path, start: Key, functions: dict[Key, onnx.FunctionProto], measured: dict[Key, Measure]
 ) -> None:
-    """Measure a function after the functions that it calls, without recursion."""
+    """Measure the functions that ``start`` calls, then ``start`` itself. Uses no recursion."""
     stack = [start]
     while stack:
         nodes = functions[stack[-1]].node

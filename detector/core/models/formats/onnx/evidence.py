@@ -44,7 +44,8 @@ DESCRIBE_PIXELS = (
 PAGE = f"{__address__}/blob/main/docs/models.md"
 YOLOS = re.compile(r"yolox|yolov?(5|6|7|8|9|10|11|12|26)(?!\d)|rt[-_]?detr")
 
-# A graph that scales pixels by less (1/255, or 1/58 with a deviation) takes 0..255, others 0..1.
+# A graph whose factor for pixels is smaller (1/255, or 1/58 with a deviation) takes pixels of
+# 0..255. Other graphs take 0..1.
 LARGEST_PIXEL_FACTOR = 0.05
 
 
@@ -106,7 +107,7 @@ class Evidence(OutputShapes):
         return names is None or len(names) == classes or self.forced
 
     def stated_family(self) -> tuple[str | None, str]:
-        """Return the YOLO that the metadata or the file's name states, and which of the two."""
+        """Return the YOLO that the file states, and where: in its metadata or in its name."""
         for text, where in (
             (self.metadata.description, "from the metadata"),
             (self.graph.name, "from the file's name"),
@@ -123,7 +124,7 @@ class Evidence(OutputShapes):
         return self.metadata.names is not None and self.metadata.stride is not None
 
     def is_yolo(self) -> bool:
-        """Return whether names or metadata show a YOLO. Shapes do not: RTMDet's are the same."""
+        """Return whether the file's name or metadata shows a YOLO. (RTMDet has the same shapes.)"""
         return self.stated_family()[0] is not None or self.has_exporter_metadata()
 
     def has_separate_boxes(self) -> bool:
@@ -312,7 +313,7 @@ class Evidence(OutputShapes):
     def _read_affine(
         self, node: onnx.NodeProto, name: str
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-        """Return factor and offset of a node with a constant operand of one or three values."""
+        """Return a node's factor and offset; None without a constant of one or three values."""
         at = 1 if node.input[0] == name else 0
         value = self.graph.value(node.input[at])
         if value is None or value.size not in (1, 3) or not np.isfinite(value).all():
@@ -371,7 +372,7 @@ class Evidence(OutputShapes):
         )
 
     def _run(self, names: list[str], picture: NDArray[Any]) -> dict[str, NDArray[Any]] | None:
-        """Run the graph; return tensors ``names``, or None if it fails: an engine will say why."""
+        """Run the graph; return tensors ``names``. None: the run failed; an engine will say why."""
         import onnxruntime
         from onnx import helper
 

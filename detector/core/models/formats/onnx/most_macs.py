@@ -7,8 +7,8 @@ of these operators returns its maximum number of rows, with unknown values.
 
 These shapes are upper bounds only if no size falls when a count rises. So we follow counts only
 through operators whose results never fall when a count rises (``RISING``). Other values, and sizes
-that depend on them, stay unknown. A file with unknown sizes is refused. A Reshape keeps the number
-of elements; we assume that with fewer elements, no axis of its result is longer.
+that depend on them, stay unknown. A file with unknown sizes is refused. For Reshape we assume that
+with fewer elements, no axis of its result is longer.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _rises(graph: ForeignGraph, node: onnx.NodeProto, counts: set[str]) -> bool:
 
 
 def _is_target(name: str, readers: Mapping[str, Sequence[onnx.NodeProto]]) -> bool:
-    """Return whether a tensor is only the target shape of Reshape or Expand, which may hold -1."""
+    """Return whether a tensor is read only as a target shape (Reshape, Expand). It may hold -1."""
     return all(
         node.op_type in ("Reshape", "Expand") and node.input[0] != name
         for node in readers.get(name, ())
@@ -154,7 +154,7 @@ def _is_target(name: str, readers: Mapping[str, Sequence[onnx.NodeProto]]) -> bo
 
 
 def _largest_shapes(graph: ForeignGraph, node: onnx.NodeProto) -> list[tuple[int, ...]] | None:
-    """Return the largest shapes of outputs; None if unknown or for operators not in COUNTING."""
+    """Return the largest shapes of a node's outputs; None if unknown, or if it is not COUNTING."""
     if node.op_type not in COUNTING:
         return None
     shape = graph.shape(node.input[0])
@@ -175,7 +175,7 @@ def _largest_shapes(graph: ForeignGraph, node: onnx.NodeProto) -> list[tuple[int
 
 
 def _most_boxes(graph: ForeignGraph, node: onnx.NodeProto) -> list[tuple[int, ...]] | None:
-    """Return the shape [batch x classes x boxes, 3]. boxes: the node's limit for each class."""
+    """Return [(batch x classes x most, 3)]. most: all boxes, or the node's limit per class."""
     scores = graph.shape(node.input[1])
     if scores is None or len(scores) != 3:
         return None

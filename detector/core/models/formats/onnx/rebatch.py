@@ -173,7 +173,7 @@ def _follow_along(walk: _BatchAxes, node: onnx.NodeProto) -> int:
 
 
 def _axis_without(axis: int, removed: Sequence[int], rank: int) -> int:
-    """Return where the batch axis is after the axes ``removed`` are removed."""
+    """Return the number of the batch axis once the axes ``removed`` are gone."""
     positive = {other % rank for other in removed}
     if axis in positive:
         raise _UnprovenError("it removes the batch axis")
@@ -297,8 +297,8 @@ def _follow_flatten(walk: _BatchAxes, node: onnx.NodeProto) -> int:
 
 
 def _follow_reshape(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    """Find the result's batch axis. The product of the sides before it must stay the same, and so
-    must the product of those after it."""
+    """Return the result's batch axis: the product of the sides before it must stay the same, and
+    so must the product of the sides after it."""
     axis, source, target = (
         walk.only_axis(node),
         walk.shape(node.input[0]),

@@ -7,9 +7,9 @@ The evidence comes, in this order, from
     tensors' names       cfg/families lists them for some families
     the number of rows   YOLOs have 3 or 1 per cell of their maps (models/layouts)
 
-If the metadata does not prove a layout, a test run of the network may disprove it, by scores
-outside 0..1, boxes that are all within one pixel, or fractional classes. A file that fits no
-layout, or several, is refused with a message that describes its outputs and what to type.
+If the metadata does not prove a layout, a test run of the network may disprove it: by scores
+outside 0..1, by boxes that are all within one pixel, or by fractional classes. We refuse a file
+that fits no layout, or several. The message then describes its outputs and says what to type.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def doubt_of(evidence: Evidence, bound: Bound) -> str | None:
 
 
 def _doubt_pixels(evidence: Evidence, result: Recognition) -> str | None:
-    """Return how the first layer's output contradicts the family's range of pixels, or None."""
+    """Return why the first layer's output does not fit the family's range of pixels, or None."""
     pixels, probed = needed_pixels(evidence, result.description, described=False), evidence.probe()
     if probed is None or evidence.response is None:
         return None
@@ -259,8 +259,8 @@ def _is_map(dims: Dims) -> bool:
 
 
 def _has_levels(evidence: Evidence) -> bool:
-    """Return whether each stride has its own output: long tables with equally many columns, but
-    different numbers of rows."""
+    """Return whether each stride seems to have its own output. These are long tables with the same
+    number of columns and different numbers of rows."""
     tables = [dims[-2:] for dims in evidence.outputs().values() if len(dims) in (2, 3)]
     shapes = {(rows, columns) for rows, columns in tables if (rows or 0) > FEW}
     return len(shapes) > len({columns for _, columns in shapes})

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from detector.core.models.layouts.base import JoinedOutput
 
 MAX_PARTS = 24  # parts of a name; the deepest modules have ten
-# Number of rows given to a list whose length depends on the picture. As NMS may sort it by class
-# (YOLO-NAS), a lower limit could cut off the best rows. super-gradients exports at most 1000 rows,
-# torchvision and MMDeploy 300.
+# Number of rows given to a list whose length depends on the picture. NMS may have sorted the list
+# by class (YOLO-NAS), so with fewer rows the best could be cut off. super-gradients exports at most
+# 1000 rows, torchvision and MMDeploy 300.
 MAX_ROWS = 1000
 BGR = [2, 1, 0]
 PREFIX = "input"  # ``put_prefix`` names its nodes input.cast and so on
@@ -125,7 +125,7 @@ def _settle_output(graph: ForeignGraph, name: str, bare: bool) -> str:
     if graph.types[name] != TensorProto.FLOAT:
         nodes.append(graph.node("Cast", "output.cast", [x], to=TensorProto.FLOAT))
         x = nodes[-1].output[0]
-    if name in graph.uses_declared:  # a Reshape states the shape that inference does not find
+    if name in graph.uses_declared:  # no shape was inferred: state the declared one
         sides = graph.constant("output.shape", np.array(dims, np.int64))
         nodes.append(graph.node("Reshape", "output.shaped", [x, sides]))
     elif None in dims:
@@ -199,7 +199,7 @@ def simplify_operators(graph: ForeignGraph) -> None:
 
 
 def _slice_to_split(graph: ForeignGraph, node: onnx.NodeProto) -> onnx.NodeProto:
-    """Replace a Slice by a Split whose other outputs are unused; return other nodes unchanged."""
+    """Return a Split that replaces the Slice; only one output is used. Return other nodes as is."""
     from onnx import helper
 
     shape = graph.shape(node.input[0])
@@ -451,8 +451,8 @@ def _join_orders(orders: list[list[int]]) -> list[int]:
 
 def rename_all(graph: ForeignGraph) -> None:
     """Rename nodes, tensors and constants, in place: ``/model.0/conv/Conv`` becomes
-    ``model.0.conv`` if it is the module's only node. No name is a prefix of another name, since
-    torch modules with such names would clash."""
+    ``model.0.conv`` if it is the module's only node. No name is a prefix of another name: torch
+    modules with such names would clash."""
     names = _node_names(graph.nodes)
     tensors = {graph.input.name: graph.input.name}
     for node, name in zip(graph.nodes, names, strict=True):

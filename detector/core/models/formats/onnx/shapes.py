@@ -45,7 +45,7 @@ LARGEST = 1 << 24  # elements of a folded constant; the grids of an 8192x8192 in
 MAX_WORK = 1 << 29  # elements read and written by folding, which takes some seconds
 # Limits for unfolded constants, which an engine computes: elements, and multiply-accumulates.
 MAX_LEFT, MAX_LEFT_MACS = 1 << 28, 1 << 38
-# Not folded, since quantised weights must stay quantised and random numbers are not constants.
+# Never folded: quantised weights must stay quantised, and random numbers are not constants.
 KEPT = frozenset(
     "DequantizeLinear QuantizeLinear RandomNormal RandomUniform RandomNormalLike RandomUniformLike "
     "Bernoulli Multinomial If Loop Scan SequenceMap".split()
@@ -168,8 +168,8 @@ def _choose_size(graph: ForeignGraph, metadata: Metadata, size: Size | None, own
 def fold(graph: ForeignGraph) -> None:
     """Compute all values that do not depend on the picture, in place, and infer all shapes.
 
-    ``_cost`` limits the work, since a small file may request terabytes. Raises ModelError for
-    branches that depend on the picture.
+    A small file may request terabytes, so ``_cost`` limits the work. Raises ModelError for branches
+    that depend on the picture.
     """
     try:
         work, rounds = raised(MAX_WORK), raised(MAX_NODE_ROUNDS) // (1 + len(graph.nodes))
@@ -182,7 +182,7 @@ def fold(graph: ForeignGraph) -> None:
         graph.infer()
         check_operands(graph)
     except ModelError:
-        refuse_branches(graph)  # branches may be why inference failed
+        refuse_branches(graph)  # inference may have failed because of branches
         raise
     refuse_branches(graph)
 
@@ -233,7 +233,7 @@ def fold_once(graph: ForeignGraph, work: int, kept: Set[str] = frozenset()) -> t
 def _gather_sides(
     graph: ForeignGraph, node: onnx.NodeProto, shapes: dict[str, Dims]
 ) -> NDArray[Any] | None:
-    """For a Shape, add its result to ``shapes``. For a Gather, return what it takes from them."""
+    """Add the result of a Shape to ``shapes``. For a Gather of such a result, return its sides."""
     if any(name in graph.outputs for name in node.output):
         return None
     if node.op_type == "Shape" and (dims := graph.dims.get(node.input[0])) is not None:

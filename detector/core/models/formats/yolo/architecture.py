@@ -21,7 +21,7 @@ class Value:
     channels: int
     height: int
     width: int
-    # If set, this value holds 2x2 blocks of ``folded`` as channels; only convolutions read it.
+    # If set, this value is ``folded`` with 2x2 blocks as channels. Only convolutions can read it.
     folded: Value | None = None
 
     @property
@@ -71,7 +71,7 @@ class ConvStep(NetStep):
 
     @property
     def implicit_names(self) -> tuple[str, str]:
-        """Names of the added and of the multiplied vector."""
+        """Names of the vector that is added and of the vector that multiplies."""
         head, _, at = self.path.rpartition(".m.")
         return f"{head}.ia.{at}.implicit", f"{head}.im.{at}.implicit"
 

@@ -36,7 +36,7 @@ CHANNEL_STEP = 8  # scaled channels are rounded up to a multiple of this
 
 
 class BlockSpec(NamedTuple):
-    """A row with its output ``channels`` and ``repeats``, scaled by width and depth multiples."""
+    """A row, its output channels times the width multiple, its repeats times the depth multiple."""
 
     row: YamlRow
     channels: int
@@ -401,7 +401,7 @@ def _add_row(
 
 
 def _check_last(net: YamlNetwork) -> None:
-    """Refuse layers after a detection layer: they are unused, or read a raw map."""
+    """Refuse layers after a detection layer: they would be unused, or would read a raw map."""
     heads = [row.index for row in net.rows if row.block in ("Detect", "IDetect", "IAuxDetect")]
     if heads != [len(net.rows) - 1]:
         raise net.rows[heads[0]].error("a detection layer must be the last layer, and the only one")

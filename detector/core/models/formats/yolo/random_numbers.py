@@ -29,7 +29,7 @@ from detector.core.models.graph.build import INPUT
 PROBE_CELLS = 4  # height and width of the coarsest map for the small picture
 # Root mean square of hidden layers. At this scale SiLU is nearly a ReLU, so deviations do not grow.
 RMS = 4.0
-OBJECTNESS = -4.0  # its bias; some dozens of cells then get a high score, as in a street scene
+OBJECTNESS = -4.0  # the bias of objectness: some dozens of cells score high, as in a street scene
 # Computers differ in the last bits of the outputs. We round the factors and shifts that we compute
 # from outputs, so that a seed gives the same weights everywhere.
 FACTOR_STEPS, SHIFT_STEPS = 8, 64  # steps per doubling of a factor; steps per 1 of a shift

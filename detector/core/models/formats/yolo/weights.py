@@ -70,7 +70,7 @@ class StoredNumbers:
         return FoldedConv(weight * factor[:, None, None, None], bias)
 
     def _read_scale_and_shift(self, norm: str, channels: int) -> tuple[Floats, Floats]:
-        """Return factor and shift of batch norm as factor * x + shift."""
+        """Return (factor, shift) of a batch norm, which computes factor * x + shift."""
         parts = ("weight", "bias", "running_mean", "running_var")
         weight, bias, mean, variance = (
             self._read_tensor(f"{norm}.{part}", (channels,)) for part in parts
