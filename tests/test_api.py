@@ -18,7 +18,7 @@ import pytest
 import detector as package
 from detector import Detector, DetectVideoError
 from detector.core import api
-from detector.core.engines.null import NullEngine
+from detector.core.engines.null import NullEngine, NullRequest
 from detector.core.types import Detections
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
@@ -76,6 +76,31 @@ def test_call_returns_the_same_as_the_stream():
             again = detector(frame.image)  # a call in the middle of a stream
             assert again.boxes.tolist() == found.boxes.tolist()
             assert again.scores.tolist() == found.scores.tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "shape"),
+    [
+        ({"size": 160}, (96, 160)),
+        ({"size": "160", "rect": False}, (160, 160)),
+        ({"size": 160, "batch": 2}, (160, 160)),
+        ({"size": 160, "skip_still": "1%"}, (160, 160)),
+    ],
+)
+def test_number_as_size_gives_pictures_and_videos_the_input_of_their_shape(
+    options, shape, monkeypatch
+):
+    shapes = []
+    infer = NullRequest.infer
+    with Detector(engine="null", frames=1, **options) as detector:
+        monkeypatch.setattr(
+            NullRequest,
+            "infer",
+            lambda self, n: shapes.append(self.slot.shape[1:3]) or infer(self, n),
+        )
+        ((frame, _),) = detector.stream(CLIP)
+        detector(frame.image)
+    assert {*shapes} == {shape}
 
 
 def test_call_records_spans_for_each_picture(monkeypatch):

@@ -115,6 +115,16 @@ def test_output_maps_of_five_shapes_give_the_results_of_single_pictures(tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("size", "notes"), [("160", 1), ("160x160", 0)])
+def test_note_says_that_pictures_of_other_shapes_lose_pixels(
+    pictures: Path, tmp_path: Path, size: str, notes: int
+) -> None:
+    """The first picture decides the shape of the input."""
+    result, _ = run(pictures, tmp_path, engine="null", size=size, rect=False)
+    assert sum("use --rect" in note for note in result.summary.notes) == notes
+
+
+@pytest.mark.slow
 def test_video_has_one_input_shape(tmp_path: Path) -> None:
     result, rows = run(STREET, tmp_path, engine="null", frames=3)
     assert (len(rows), result.summary.input_shapes.shapes) == (3, 1)

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast, overload
 
 from detector.core import wings
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
     from detector.core import types
     from detector.core.api.pictures import Path, Picture
     from detector.core.api.results import Detections
+    from detector.core.config.schema import Config
     from detector.core.loop.parts import BatchRequest, Outputs, Progress, ShapedInputs
+    from detector.core.run.plan import RunPlan
     from detector.core.session.document import Summary
     from detector.core.timeline.timeline import OffTimeline, Timeline
     from detector.core.types import Frame
@@ -103,7 +106,8 @@ class Detector(AnswersAttributes):
     package. ``engine``: "ort", "openvino", "torch", "trt", "null"; "auto" chooses by measurements,
     as the command does; None takes the first engine of a fixed order, in fp32. ``options``: see
     ``Options``, such as ``conf=0.4`` or ``classes=["person"]``. Raises ModelError, EngineError, or
-    UsageError that suggests the nearest known option. Close the Detector, or use ``with``:
+    UsageError that suggests the nearest known option. ``size=640`` is the longest side: each picture
+    and video gets an input of its shape. Close the Detector, or use ``with``:
 
         >>> import numpy as np
         >>> from detector import Detector
@@ -147,13 +151,14 @@ class Detector(AnswersAttributes):
             # A call waits for its result, so one request on all threads gives the lowest latency.
             # A stream runs concurrency=N requests.
             self._flags, self._as_measured = flags, (as_measured := engine == "auto")
-            self._plan = resolve(
-                config,
+            plan = partial(
+                resolve,
                 spare_requests=1,
                 one_at_a_time=True,
                 measured=as_measured,
                 timed=as_measured,
             )
+            self._plan = plan(config) if "rect" in options else _resolve_shaped(plan, config)
         turns = threading.BoundedSemaphore(self._plan.loaded.engine.concurrency)
         self._closed = threading.Event()
         shapes = self._plan.shapes()
@@ -411,6 +416,18 @@ class Detector(AnswersAttributes):
             for request in self._requests:
                 computing.enter_context(request.lock)
             self._plan.loaded.__exit__(kind, error, trace)
+
+
+def _resolve_shaped(resolve: Callable[[Config], RunPlan], config: Config) -> RunPlan:
+    """Resolve a plan. If ``size`` is the longest side, each picture and video gets an input of its
+    shape, unless the options or model have one shape, or the engine would build a file for each."""
+    if (config.runtime.size or "").isdecimal():
+        with suppress(UsageError):  # --rect is refused
+            plan = resolve(config.with_options({"rect": True}))
+            if plan.loaded.options is not None and plan.loaded.options.artefact is not None:
+                plan.loaded.shapes = None
+            return plan
+    return resolve(config)
 
 
 def _parse_tracker(track: object) -> tuple[str | None, GivenTracker | None]:

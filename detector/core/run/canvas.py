@@ -74,6 +74,15 @@ def shape_of(longest: int, network: Network, picture: Size) -> Size:
     return smallest_input(longest, network.input.stride, *picture)
 
 
+def shrinks(network: Network, picture: Size) -> bool:
+    """Return whether a picture (width, height) gets smaller than in an input of its own shape."""
+    height, width = network.input.height, network.input.width
+    if network.input.geometry != "centre" or height == width:
+        return False
+    own_height, own_width = shape_of(max(height, width), network, picture)
+    return own_height > height or own_width > width
+
+
 def longest_side(network: Network, config: Config) -> int:
     size = config.runtime.size
     return int(size) if size is not None else max(own_canvas(network, config))

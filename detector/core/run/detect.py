@@ -18,6 +18,7 @@ from detector.core.config.schema import Config
 from detector.core.errors import LOGGED, DetectVideoError, EngineError, SourceError, UsageError
 from detector.core.errors.guard import guarded
 from detector.core.errors.holding import HeldFile, hold
+from detector.core.run.canvas import shrinks
 from detector.core.run.disturbances import DisturbanceMonitor
 from detector.core.run.environment import process_age_s
 from detector.core.run.inputs import keep_inputs
@@ -429,8 +430,12 @@ def _drive_loop(
     progress = Progress(stop=job.stop)
     watcher = hooks.watcher
     watched = None if watcher is None else partial(watcher.wants_pictures, run.spec)
+    is_fixed = plan.loaded.shapes is None and plan.tiling.grid is None
+    shrunk = 0  # frames that --size 640 would give another shape
 
     def show(frame: Frame, detections: Detections) -> None:
+        nonlocal shrunk
+        shrunk += is_fixed and plan.reading.longest and shrinks(plan.network, frame.size[::-1])
         if hooks.detected is not None:
             hooks.detected(frame, detections)
         if watcher is not None:
@@ -456,6 +461,12 @@ def _drive_loop(
         run.notes += source.notes
         run.notes += plan.drawing.label_notes(plan.network.names, sinks, run.by_class)
         run.notes += _describe_skipped(plan, run, sinks)
+        if shrunk:
+            longest = max(plan.network.input.height, plan.network.input.width)
+            run.notes.append(
+                f"{run.spec}: {shrunk} of {progress.written} pictures lose pixels, since the input "
+                f"has the shape of the first; use --rect, or --size {longest}x{longest}"
+            )
         if plan.loaded.shapes is not None and source.info.kind == "video":
             run.notes.append(f"{run.spec}: --rect: the input has the shape of the video already")
 

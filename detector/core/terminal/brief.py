@@ -260,9 +260,11 @@ def _output_lines(summary: Summary) -> Iterator[str]:
 
 
 def _explain_number(path: str, paths: Sequence[str]) -> str:
-    plain = re.sub(r"(-detected)-\d+(?=\.\w+$|$)", r"\1", path)
-    is_kept = plain not in paths and os.path.exists(plain)
-    why = "its run had other options"
+    plain = re.sub(r"-\d+(?=\.\w+$|$)", "", path)
+    stem = Path(plain).stem
+    is_numbered = stem.endswith("-detected") or stem in (Path(other).stem for other in paths)
+    is_kept = is_numbered and plain not in paths and os.path.exists(plain)
+    why = "not from a run with these options"
     return f" ({Path(plain).name} is kept: {why})" if is_kept else ""
 
 

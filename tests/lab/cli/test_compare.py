@@ -61,6 +61,16 @@ def test_rounds_continue_until_decided_or_out_of_time(tmp_path, own_tmp):
     assert our_temporary_files(tmp_path) == []
 
 
+@pytest.mark.slow
+def test_longest_side_gives_the_input_of_a_run(tmp_path):
+    """The other side takes the video's shape."""
+    short = ("--engine", "null", "--size", "160", "--frames", 1, "--json")
+    rows = run_ok("compare", CLIP, *short, "--rounds", 1, cwd=tmp_path)
+    plain = run_ok(CLIP, *short, "--no-video", cwd=tmp_path)
+    inputs = [json.loads(one.stdout)["model_input"] for one in (rows, plain)]
+    assert inputs == [[96, 160], [96, 160]]
+
+
 @pytest.mark.parametrize("rounds", ["0", "1001", "some"])
 def test_invalid_number_of_rounds_is_refused(tmp_path, rounds):
     process = detect_video("compare", CLIP, "--rounds", rounds, cwd=tmp_path)
