@@ -135,6 +135,11 @@ def test_rows_written_with_a_named_video_are_replaced_with_it(here: Path) -> Non
     assert (here / "out.jsonl").read_text() == "mine"
 
 
+def test_model_given_as_a_source_is_refused(here: Path) -> None:
+    (here / "x.pt").touch()
+    assert "--model x.pt" in invoke("x.pt", "in.mp4").stderr
+
+
 def test_pictures_are_not_written_into_a_folder_being_read(here: Path) -> None:
     os.rename(here / "photos", here / "in-null-detected")
     before = tree(here)

@@ -79,7 +79,7 @@ def list_options(command: click.Command) -> dict[str, bool]:
 
 
 def _is_foreign(word: str) -> bool:
-    return _assigns(word) or our_option(word.partition("=")[0], ()) is not None
+    return word == "=" or _assigns(word) or our_option(word.partition("=")[0], ()) is not None
 
 
 def _all_known(words: Sequence[str], known: Collection[str]) -> bool:

@@ -28,6 +28,7 @@ HABITS = {
     "--project": "-o DIR/ for the outputs, --run-dir DIR for the session",
     "--name": "-o FILE or -o DIR/",
     **dict.fromkeys(("--exist-ok", "-y"), "not needed; a complete new file replaces the old one"),
+    "--persist": "not needed; a tracker lasts for the whole source",
     "--hide-conf": "--hide-scores",
     "--line-thickness": "--line-width",
     "--show": "--serve 8080, for a page that shows the run; or open the written video",
@@ -66,6 +67,7 @@ ABSENT = {
     "metrics": "not a command; see NVIDIA's nvprof transition guide of Nsight Compute",
     "version": "not a command; use detect-video --version",
     "count": "not a command; detect-video zones in.mp4 draws lines, and --zones counts",
+    "settings": "not a command; use detect-video config show",
     "help": "not a command; use detect-video --help",
     "live": "not a command; give a camera's address, such as detect-video rtsp://10.0.0.5/stream",
 }
