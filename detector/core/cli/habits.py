@@ -6,12 +6,10 @@ import difflib
 import itertools
 import os
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from detector.core.cli.translating import Known
+from detector.core.cli.translating import Known, write_ours
 
 LISTS = ("--classes", "--blur")  # lists that other programs take as separate words
 
@@ -40,7 +38,7 @@ def answer_habits(words: Sequence[str], ctx: click.Context, known: Known) -> str
     ours = WORDS.get(word, "")
     foreign = _assigns(word) or (ours and any(map(_is_foreign, words[1:])))
     if word == "yolo" or is_solution or " " in ours or foreign:
-        raise click.UsageError(f"'{word}': {_write_ours(words, known, ctx)}", ctx)
+        raise click.UsageError(f"'{word}': {write_ours(words, known, ctx)}", ctx)
     return ours or None
 
 
@@ -48,7 +46,7 @@ def refuse_assignments(words: Sequence[str], ctx: click.Context, known: Known) -
     """Raise UsageError for ``source=in.mp4`` and ``conf=0.3`` among the sources."""
     for before, word in zip(("", *words), words, strict=False):
         if _assigns(word) and not before.startswith("-"):
-            raise click.UsageError(f"'{word}': {_write_ours(words, known, ctx)}", ctx)
+            raise click.UsageError(f"'{word}': {write_ours(words, known, ctx)}", ctx)
 
 
 def answer_option(option: str, words: Sequence[str], ctx: click.Context) -> str | None:
@@ -58,14 +56,7 @@ def answer_option(option: str, words: Sequence[str], ctx: click.Context) -> str 
         return None
     if sum(map(_is_foreign, words)) < 2 or not _all_known(words, known):
         return f"{option}: {ours}."
-    return f"{option}: {_write_ours(words, lambda _: known, ctx, ctx.info_name or 'detect')}"
-
-
-def _write_ours(words: Sequence[str], known: Known, ctx: click.Context, *command: str) -> str:
-    """Translate ``words``. The translator is imported only here."""
-    from detector.core.cli.translating import write_ours
-
-    return write_ours(words, known, ctx, *command)
+    return f"{option}: {write_ours(words, lambda _: known, ctx, ctx.info_name or 'detect')}"
 
 
 def list_options(command: click.Command) -> dict[str, bool]:
@@ -79,7 +70,7 @@ def list_options(command: click.Command) -> dict[str, bool]:
 
 
 def _is_foreign(word: str) -> bool:
-    return word == "=" or _assigns(word) or our_option(word.partition("=")[0], ()) is not None
+    return _assigns(word) or our_option(word.partition("=")[0], ()) is not None
 
 
 def _all_known(words: Sequence[str], known: Collection[str]) -> bool:

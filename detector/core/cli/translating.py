@@ -23,7 +23,6 @@ NEGATED = {"--save": "--no-video", "--show-labels": "--hide-labels", "--show-con
 FORMATS = {"engine": "trt", "openvino": "openvino"}  # value of their --format -> our engine
 SOURCES = ("--source", "--input", "-i")
 PLACES = ("--project", "--name")  # their two options that together name a folder
-EXAMPLE = "in.mp4"  # in our examples
 COUNTING = ("count", "queue", "trackzone")  # ultralytics' solutions that count
 # name of our command -> its options, and whether each takes a value
 Known = Callable[[str], Mapping[str, bool]]
@@ -35,14 +34,11 @@ def write_ours(
     """Return ``use detect-video in.mp4 --size 640.`` and the options we lack. Raises UsageError."""
     line = _TranslatedLine(known, ctx, command)
     rest = [*words]
-    while "=" in rest[1:-1]:  # model = x
-        at = rest.index("=", 1)
-        rest[at - 1 : at + 2] = ["".join(rest[at - 1 : at + 2])]
     while rest:
         line.take(rest.pop(0), rest)
     words = shlex.join(line.words())
     lack = f" There is no equivalent of {', '.join(line.left_out)}." if line.left_out else ""
-    lack += f" {EXAMPLE} stands for your video." if EXAMPLE in words.split() else ""
+    lack += " in.mp4 stands for your video." if "in.mp4" in words.split() else ""
     return f"use {line.before}{words}.{lack}"
 
 
@@ -98,8 +94,6 @@ class _TranslatedLine:
                 self._options[name] = value or None
         elif self._output_follows:
             self._options["-o"] = word
-        elif word.endswith(".pt"):
-            self._options["--model"] = word
         elif word != "yolo" and word != self._command:
             self._sources.append(word)
 
@@ -120,12 +114,6 @@ class _TranslatedLine:
                 self._options.pop("--to", None)
             elif value != "onnx":
                 self.left_out.append(f"format={value}")
-        elif option == "--data" and "--dataset" in self._known:
-            self._options["--dataset"] = value
-        elif option == "--region" and self._counts and value[:1] in "[(":
-            points = value.replace("(", "[").replace(")", "]")
-            kind = "lines" if points.count("[") == 3 else "zones"  # two points, or more
-            self._options["--zones"] = f'{{"{kind}":{{"region":{points}}}}}'
         elif option == "--save":
             self._saves += value.split(",")
         elif option in self._known:
@@ -134,9 +122,9 @@ class _TranslatedLine:
             self._add_theirs(option, value)
 
     def _add_theirs(self, option: str, value: str) -> None:
-        answer = HABITS.get(option, "")
+        answer = "--dataset" if option == "--data" else HABITS.get(option, "")
         ours, _, own = re.split(r"[,;:]| \(| for | or ", answer)[0].partition(" ")
-        if not answer or option == "--data" or (ours[:2] == "--" and ours not in self._known):
+        if not answer or (ours[:2] == "--" and ours not in self._known):
             self.left_out.append(option.lstrip("-"))
             return
         if ours == "--save":
@@ -150,7 +138,7 @@ class _TranslatedLine:
     def words(self) -> list[str]:
         options = dict(self._options)
         if not self._sources and self._command in ("detect", "compare"):
-            self._sources.append(EXAMPLE)
+            self._sources.append("in.mp4")  # as in our examples
         if self._counts and "--zones" not in options:
             name = self._sources[0]
             self.before = f"{shlex.join(['detect-video', 'zones', name])}, draw on its page, then "
@@ -169,9 +157,9 @@ class _TranslatedLine:
         if self._predicts:  # with ultralytics' defaults, if they are not ours
             options.setdefault("--iou", "0.7")
             if (options.get("--model") or "").endswith(".pt"):
-                size = options.setdefault("--size", "640") or ""
+                is_longest = (options.setdefault("--size", "640") or "").isdecimal()
                 several = any(os.path.isdir(one) or "*" in one for one in self._sources)
-                if several and size.isdecimal() and "--batch" not in options:
+                if several and is_longest and "--batch" not in options:
                     options["--rect"] = None  # an input for each picture
         if self._folder:
             options["-o"] = os.path.join(*self._folder, "")
@@ -191,7 +179,10 @@ def _take_values(option: str, rest: list[str]) -> str:
 
 def _convert_value(option: str, value: str) -> str:
     """Return a value in our form: 2,7 for ``[2, 7]``, and WIDTHxHEIGHT for [height, width]."""
-    if value[:1] in ("[", "(") and option != "--region":
+    if option == "--region":  # a line of two points, or a zone
+        points = value.replace("(", "[").replace(")", "]")
+        return f'{{"{"lines" if points.count("[") == 3 else "zones"}":{{"region":{points}}}}}'
+    if value[:1] in ("[", "("):
         value = re.sub(r"[][() '\"]", "", value).strip(",")
     if HABITS.get(option) == "--size" and "," in value:
         height, width = value.split(",", 1)

@@ -24,6 +24,7 @@ HABITS = {
     "--save-txt": "--save yolo",
     "--save-crop": "--save crops",
     "--save-frames": "--save pictures",
+    "--region": "--zones",
     "--tracker": "--track bytetrack",
     "--project": "-o DIR/ for the outputs, --run-dir DIR for the session",
     "--name": "-o FILE or -o DIR/",
@@ -73,8 +74,7 @@ ABSENT = {
 }
 # Keyword argument of other libraries -> what to write instead.
 IN_PYTHON = {
-    "source": "pass it to detector(picture) or detector.stream(source)",
-    "input": "pass it to detector(picture) or detector.stream(source)",
+    **dict.fromkeys(("source", "input"), "pass it to detector(picture) or detector.stream(x)"),
     "save": "use detector.process(source, save=[...]), or found.save(path) for one picture",
     "show": "use found.plot(), which returns the picture with its boxes",
     "verbose": "not needed; Detector prints nothing",

@@ -74,15 +74,6 @@ def shape_of(longest: int, network: Network, picture: Size) -> Size:
     return smallest_input(longest, network.input.stride, *picture)
 
 
-def shrinks(network: Network, picture: Size) -> bool:
-    """Return whether a picture (width, height) gets smaller than in an input of its own shape."""
-    height, width = network.input.height, network.input.width
-    if network.input.geometry != "centre" or height == width:
-        return False
-    own_height, own_width = shape_of(max(height, width), network, picture)
-    return own_height > height or own_width > width
-
-
 def longest_side(network: Network, config: Config) -> int:
     size = config.runtime.size
     return int(size) if size is not None else max(own_canvas(network, config))
@@ -102,7 +93,6 @@ def open_network(config: Config, picture: Size | None = None) -> Network:
     (width, height); otherwise the input is square. Raises UsageError and ModelError.
     """
     from detector.core import engines, models
-    from detector.core.stages.preprocess import smallest_input
 
     if config.runtime.rect:
         return open_rect(config, picture)
@@ -116,7 +106,7 @@ def open_network(config: Config, picture: Size | None = None) -> Network:
         return network
     if network.input.geometry != "centre":
         return network
-    size = smallest_input(int(given), network.input.stride, *picture)
+    size = shape_of(int(given), network, picture)
     if size == (network.input.height, network.input.width):
         return network
     try:

@@ -18,7 +18,6 @@ from detector.core.config.schema import Config
 from detector.core.errors import LOGGED, DetectVideoError, EngineError, SourceError, UsageError
 from detector.core.errors.guard import guarded
 from detector.core.errors.holding import HeldFile, hold
-from detector.core.run.canvas import shrinks
 from detector.core.run.disturbances import DisturbanceMonitor
 from detector.core.run.environment import process_age_s
 from detector.core.run.inputs import keep_inputs
@@ -430,12 +429,10 @@ def _drive_loop(
     progress = Progress(stop=job.stop)
     watcher = hooks.watcher
     watched = None if watcher is None else partial(watcher.wants_pictures, run.spec)
-    is_fixed = plan.loaded.shapes is None and plan.tiling.grid is None
-    shrunk = 0  # frames that --size 640 would give another shape
+    ratios = set[float]()  # width / height of the frames
 
     def show(frame: Frame, detections: Detections) -> None:
-        nonlocal shrunk
-        shrunk += is_fixed and plan.reading.longest and shrinks(plan.network, frame.size[::-1])
+        ratios.add(round(frame.size[1] / frame.size[0], 1))
         if hooks.detected is not None:
             hooks.detected(frame, detections)
         if watcher is not None:
@@ -461,12 +458,11 @@ def _drive_loop(
         run.notes += source.notes
         run.notes += plan.drawing.label_notes(plan.network.names, sinks, run.by_class)
         run.notes += _describe_skipped(plan, run, sinks)
-        if shrunk:
-            longest = max(plan.network.input.height, plan.network.input.width)
-            run.notes.append(
-                f"{run.spec}: {shrunk} of {progress.written} pictures lose pixels, since the input "
-                f"has the shape of the first; use --rect, or --size {longest}x{longest}"
-            )
+        width, height = plan.network.input.width, plan.network.input.height
+        is_shaped = plan.reading.longest and plan.loaded.shapes is None and width != height
+        if len(ratios) > 1 and is_shaped and hooks.source is None:
+            why = f"lose pixels in the input {width}x{height}, which fits the first; use --rect"
+            run.notes.append(f"{run.spec}: pictures of other shapes {why}")
         if plan.loaded.shapes is not None and source.info.kind == "video":
             run.notes.append(f"{run.spec}: --rect: the input has the shape of the video already")
 

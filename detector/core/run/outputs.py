@@ -106,10 +106,10 @@ def may_replace(path: Path, settings: str, given: Path | None) -> bool:
     if not os.path.lexists(path):
         return True
     try:
-        own = os.getxattr(path, SETTINGS)
-        if own == settings.encode() or given is None or not given.exists():
-            return own == settings.encode()
-        return own == os.getxattr(given, SETTINGS)
+        may = [settings.encode()]
+        if given is not None and given.exists():
+            may.append(os.getxattr(given, SETTINGS))
+        return os.getxattr(path, SETTINGS) in may
     except OSError as error:
         return error.errno != errno.ENODATA
     except AttributeError:  # a system without extended attributes

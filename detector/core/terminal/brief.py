@@ -264,8 +264,7 @@ def _explain_number(path: str, paths: Sequence[str]) -> str:
     stem = Path(plain).stem
     is_numbered = stem.endswith("-detected") or stem in (Path(other).stem for other in paths)
     is_kept = is_numbered and plain not in paths and os.path.exists(plain)
-    why = "not from a run with these options"
-    return f" ({Path(plain).name} is kept: {why})" if is_kept else ""
+    return f" ({Path(plain).name} is kept: its run had other options)" if is_kept else ""
 
 
 def _session_lines(summary: Summary) -> Iterator[str]:
