@@ -98,7 +98,7 @@ OF_RESULTS = {
     **dict.fromkeys(("xywh", "xyxyn", "xywhn"), "compute it from found.boxes (x1, y1, x2, y2)"),
     **dict.fromkeys(("orig_img", "orig_shape", "path"), "use what you passed to detector(picture)"),
     **dict.fromkeys(("cpu", "numpy"), "not needed; found.boxes is a NumPy array"),
-    **dict.fromkeys(("save_txt", "summary"), "use found.to_dict() or found.to_df()"),
+    **dict.fromkeys(("save_txt", "summary", "pandas"), "use found.to_dict() or found.to_df()"),
     "speed": "use detect-video profile",
     **dict.fromkeys(("boxes", "plot"), "it is found.NAME, with found = detector(picture)"),
     "show": 'use found.save("out.jpg"), or cv2.imshow("found", found.plot())',
