@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from detector.core import types
-    from detector.core.api.given import GivenSource
     from detector.core.api.pictures import Path, Picture
     from detector.core.api.results import Detections
     from detector.core.config.schema import Config
     from detector.core.loop.parts import BatchRequest, Outputs, Progress, ShapedInputs
     from detector.core.run.plan import RunPlan
     from detector.core.session.document import Summary
+    from detector.core.sources.base import Source
     from detector.core.timeline.timeline import OffTimeline, Timeline
     from detector.core.types import Frame
 
@@ -298,7 +298,7 @@ class Detector(AnswersAttributes):
             self._streaming.release()
 
     def _stream_one(
-        self, source: str | GivenSource, progress: Progress, conf: float | None, classes: Classes
+        self, source: str | Source, progress: Progress, conf: float | None, classes: Classes
     ) -> Generator[tuple[Frame, Detections], None, bool]:
         from detector.core.api.results import Detections, Pair
         from detector.core.loop.parts import LoopHooks

@@ -30,7 +30,7 @@ class GivenSource(SteppingSource):
         super().__init__(reading.stride, reading.frames)
         is_capture = hasattr(given, "isOpened")
         pictures = None if is_capture else iter(given)
-        self._take = lambda: given.read()[1] if pictures is None else next(pictures, None)
+        self._take: Any = lambda: given.read()[1] if pictures is None else next(pictures, None)
         if not self.hold_first():
             raise SourceError("stream(): there is no picture in it; give at least one")
         fps = Fraction((is_capture and given.get(5)) or 25).limit_denominator(1001)  # CAP_PROP_FPS
@@ -38,7 +38,7 @@ class GivenSource(SteppingSource):
         self.info = SourceInfo(type(given).__name__, "video", width, height, fps, 1 / fps)
 
     def grab(self) -> bool:
-        self._picture = self._take()
+        self._picture: Any = self._take()
         return self._picture is not None
 
     def retrieve(self, index: int, into: Image | None) -> Frame:
