@@ -31,7 +31,7 @@ def _places() -> Mapping[str, str]:
 def find(name: str) -> type[Sink]:
     """Return a sink's class (``VideoSink`` for ``video``). Raises UsageError for unknown names."""
     if name not in names():
-        raise UsageError(f"unknown output {name!r}; choose from {', '.join(names())} (yolo: .txt)")
+        raise UsageError(f"unknown output {name!r}; choose from {', '.join(names())}")
     sink: type[Sink] = wings.load(f"{_places()[name]}:{name.capitalize()}Sink")
     return sink
 
