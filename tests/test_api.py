@@ -78,6 +78,29 @@ def test_call_returns_the_same_as_the_stream():
             assert again.scores.tolist() == found.scores.tolist()
 
 
+@pytest.mark.parametrize("options", [{}, {"rect": False}, {"batch": 2}, {"skip_still": "1%"}])
+def test_number_as_size_gives_pictures_and_videos_an_input_of_their_shape(options):
+    with Detector(engine="null", size=160, frames=9, **options) as detector:
+        frames = [frame.image for frame, _ in detector.stream(CLIP)]
+        detector(frames[0])
+        shapes = {one.slot.shape[1:3] for one in (detector._requests[0], detector._requests[-1])}
+    assert shapes == {(160 if options else 96, 160)}
+
+
+@pytest.mark.slow
+def test_pictures_in_memory_are_tracked_like_their_video():
+    with Detector(**QUICK, track=True, frames=9) as detector:
+        pairs = list(detector.stream(CLIP))
+        pictures = [frame.image for frame, _ in pairs]
+        capture = cv2.VideoCapture(str(CLIP))
+        for given in (pictures, iter(pictures), np.stack(pictures), capture):
+            again = [found.track_ids.tolist() for _, found in detector.stream(given)]
+            assert again == [found.track_ids.tolist() for _, found in pairs]
+        for call in (detector, lambda picture: next(detector.stream(iter([])))):
+            with pytest.raises(DetectVideoError, match="stream"):
+                call(pictures[0])
+
+
 def test_call_records_spans_for_each_picture(monkeypatch):
     spans = []
     track = SimpleNamespace(span=lambda *span: spans.append(span) or nullcontext())
@@ -129,6 +152,7 @@ def test_process_refuses_a_camera_or_custom_tracker_or_unknown_suffix(tmp_path):
         for call, message in (
             (lambda: detector.process("rtsp://10.0.0.5/x"), "a camera, but this needs a file"),
             (lambda: followed.process(CLIP), "built-in tracker"),
+            (lambda: detector.process(CLIP, callback=lambda *_: 1, output="/dev/null"), "callback"),
             (lambda: detector.process(CLIP, tmp_path / "out.xyz"), "cannot write .xyz"),
         ):
             with pytest.raises(DetectVideoError, match=message):
@@ -161,7 +185,7 @@ def test_close_closes_every_engine_and_refuses_further_calls(monkeypatch, close)
 
 @pytest.mark.parametrize(
     "source",
-    [np.zeros((4, 4, 3), np.uint8), [np.zeros((4, 4, 3), np.uint8)], None, True, 2.5, 93],
+    [np.zeros((4, 4, 3), np.uint8), None, True, 2.5, 93],
     ids=lambda source: type(source).__name__,
 )
 def test_stream_of_an_invalid_source_is_refused(source):

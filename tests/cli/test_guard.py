@@ -122,6 +122,20 @@ def test_run_that_numbers_its_output_says_that_the_earlier_file_is_kept(here: Pa
     assert ["is kept:" in invoke(*one).stdout for one in words] == [False, True]
 
 
+@pytest.mark.slow
+def test_rows_written_with_a_named_video_are_replaced_with_it(here: Path) -> None:
+    words = ["in.mp4", *map(str, NULL), "-o", "out.mp4", "--conf"]
+    assert "is kept:" not in invoke(*words, "0.3").stdout + invoke(*words, "0.4").stdout
+    (here / "out.jsonl").unlink()
+    (here / "out.jsonl").write_text("mine")
+    assert "out-2.jsonl (out.jsonl is kept:" in invoke(*words, "0.5").stdout
+
+
+def test_model_given_as_a_source_is_refused(here: Path) -> None:
+    (here / "x.pt").touch()
+    assert "--model x.pt" in invoke("in.mp4", "x.pt").stderr
+
+
 def test_pictures_are_not_written_into_a_folder_being_read(here: Path) -> None:
     os.rename(here / "photos", here / "in-null-detected")
     before = tree(here)

@@ -115,6 +115,15 @@ def test_yolov5n_detects_the_same_with_rect_as_in_single_pictures(tmp_path: Path
 
 
 @pytest.mark.slow
+def test_note_says_that_pictures_of_other_shapes_lose_pixels(
+    pictures: Path, tmp_path: Path
+) -> None:
+    for size, notes in (("160", 1), ("160x160", 0)):
+        result, _ = run(pictures, tmp_path, engine="null", size=size, rect=False)
+        assert sum("use --rect" in note for note in result.summary.notes) == notes
+
+
+@pytest.mark.slow
 def test_video_has_one_input_shape(tmp_path: Path) -> None:
     result, rows = run(STREET, tmp_path, engine="null", frames=3)
     assert (len(rows), result.summary.input_shapes.shapes) == (3, 1)

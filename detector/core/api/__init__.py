@@ -10,9 +10,10 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast, overload
 
 from detector.core import wings
@@ -27,13 +28,17 @@ if TYPE_CHECKING:
     from typing import Never, Unpack
 
     import numpy as np
+    from cv2 import VideoCapture
     from numpy.typing import ArrayLike, NDArray
 
     from detector.core import types
     from detector.core.api.pictures import Path, Picture
     from detector.core.api.results import Detections
+    from detector.core.config.schema import Config
     from detector.core.loop.parts import BatchRequest, Outputs, Progress, ShapedInputs
+    from detector.core.run.plan import RunPlan
     from detector.core.session.document import Summary
+    from detector.core.sources.base import Source
     from detector.core.timeline.timeline import OffTimeline, Timeline
     from detector.core.types import Frame
 
@@ -103,7 +108,8 @@ class Detector(AnswersAttributes):
     package. ``engine``: "ort", "openvino", "torch", "trt", "null"; "auto" chooses by measurements,
     as the command does; None takes the first engine of a fixed order, in fp32. ``options``: see
     ``Options``, such as ``conf=0.4`` or ``classes=["person"]``. Raises ModelError, EngineError, or
-    UsageError that suggests the nearest known option. Close the Detector, or use ``with``:
+    UsageError that suggests the nearest known option. ``size=640`` is the longest side: each
+    picture and video gets an input of its shape. Close the Detector, or use ``with``:
 
         >>> import numpy as np
         >>> from detector import Detector
@@ -146,14 +152,9 @@ class Detector(AnswersAttributes):
                 raise UsageError("--infer-every needs a built-in tracker; give its name to --track")
             # A call waits for its result, so one request on all threads gives the lowest latency.
             # A stream runs concurrency=N requests.
-            self._flags, self._as_measured = flags, (as_measured := engine == "auto")
-            self._plan = resolve(
-                config,
-                spare_requests=1,
-                one_at_a_time=True,
-                measured=as_measured,
-                timed=as_measured,
-            )
+            self._flags, self._as_measured = flags, (auto := engine == "auto")
+            plan = partial(resolve, spare_requests=1, one_at_a_time=True, measured=auto, timed=auto)
+            self._plan = plan(config) if "rect" in options else _resolve_shaped(plan, config)
         turns = threading.BoundedSemaphore(self._plan.loaded.engine.concurrency)
         self._closed = threading.Event()
         shapes = self._plan.shapes()
@@ -207,6 +208,10 @@ class Detector(AnswersAttributes):
         for a file that cannot be read.
         """
         _refuse_unknown(foreign, "detector", FOR_A_CALL)
+        if self._tracker is not None or self._flags["track"]:
+            raise UsageError(
+                "track: a call knows no earlier picture; use detector.stream(pictures)"
+            )
         with python_words(KEYWORDS):
             _refuse_closed(self._closed)
             if isinstance(pictures, (list, tuple)):
@@ -248,7 +253,7 @@ class Detector(AnswersAttributes):
 
     def stream(
         self,
-        sources: Path | int | list[Path] | tuple[Path, ...] = None,  # type: ignore[assignment]
+        sources: Path | int | Iterable[Picture] | VideoCapture = None,  # type: ignore[assignment]
         *,
         conf: float | None = None,
         classes: Classes = None,
@@ -261,11 +266,13 @@ class Detector(AnswersAttributes):
         ``frame.source`` describes the frame's source, with its size and frame rate. Reading and
         inference run in other threads while the caller works. The caller may keep the frames.
         ``blur=[...]`` pixelates the objects of these classes in the frames. A source may also be a
-        camera (``"rtsp://..."`` or the number of a webcam), or a ``cameras.yaml`` for many at once.
+        camera (``"rtsp://..."`` or the number of a webcam), or a ``cameras.yaml`` for many at once,
+        an iterable of pictures as for a call (at 25 frames a second), or a ``cv2.VideoCapture``.
         Cameras have no end; by default, pictures are dropped if the loop is too slow.
         ``frame.arrival`` holds the camera and the time of arrival. Leaving the loop early stops the
         threads. Raises SourceError, and UsageError for a second stream at the same time.
         """
+        from detector.core.api.given import take_given
         from detector.core.loop.parts import Progress
 
         _refuse_unknown(foreign, "stream", FOR_A_CALL)
@@ -276,7 +283,8 @@ class Detector(AnswersAttributes):
             )
         try:
             listed = sources if isinstance(sources, (list, tuple)) else [sources]
-            for spec in _gather([_as_spec(source) for source in listed]):
+            given = take_given(sources, self._plan.reading)
+            for spec in given or _gather([_as_spec(source) for source in listed]):
                 progress = Progress()
                 with (
                     python_words(KEYWORDS),
@@ -290,7 +298,7 @@ class Detector(AnswersAttributes):
             self._streaming.release()
 
     def _stream_one(
-        self, source: str, progress: Progress, conf: float | None, classes: Classes
+        self, source: str | Source, progress: Progress, conf: float | None, classes: Classes
     ) -> Generator[tuple[Frame, Detections], None, bool]:
         from detector.core.api.results import Detections, Pair
         from detector.core.loop.parts import LoopHooks
@@ -303,11 +311,13 @@ class Detector(AnswersAttributes):
 
             standard_input().stopped = progress.stop.is_set
         cut_off: AbstractContextManager[None] = nullcontext()
-        if is_web(source):
+        if isinstance(source, str) and is_web(source):
             from detector.core.sources import _web
 
             cut_off = _web.cut_when(progress.stop.is_set)
-        with cut_off, plan.reading.open(source, as_camera=self._as_cameras) as opened:
+        if isinstance(source, str):
+            source = plan.reading.open(source, as_camera=self._as_cameras)
+        with cut_off, source as opened:
             live = opened if opened.arrives else None
             if live is not None and plan.reading.still is not None:
                 raise UsageError("skip_still is for files, not for cameras; omit it")
@@ -341,13 +351,14 @@ class Detector(AnswersAttributes):
         source: Path,
         output: Path | None = None,
         *,
-        callback: Callable[[Frame, Detections], None] | None = None,
+        callback: Callable[[Frame, Detections], object] | None = None,
         **options: Any,
     ) -> Summary:
         """Write what ``detect-video SOURCE -o OUTPUT`` writes: the annotated video, and its rows.
 
-        ``callback`` receives each frame and its objects after they are written. The picture may
-        show the boxes, and must not be kept. ``options``: further options of the command, such as
+        ``callback`` receives each frame and its objects after they are written, so it cannot change
+        the video; a returned picture is refused. The picture may show the boxes, and must not be
+        kept. ``options``: further options of the command, such as
         ``save=["csv"]``. The model is loaded again, with an input that fits the source, as in the
         command. Returns the content of summary.json. Raises DetectVideoError.
         """
@@ -361,8 +372,8 @@ class Detector(AnswersAttributes):
             raise UsageError("process() needs a built-in tracker; give its name to track")
 
         def call(frame: Frame, found: types.Detections) -> None:
-            if callback is not None:
-                callback(frame, Detections.wrap(found))
+            if callback and callback(frame, Detections.wrap(found)) is not None:
+                raise UsageError("callback: the video is written; for own pictures use stream()")
 
         flags = {**self._flags, **options, "output": None if output is None else os.fspath(output)}
         measured = self._as_measured
@@ -413,6 +424,18 @@ class Detector(AnswersAttributes):
             self._plan.loaded.__exit__(kind, error, trace)
 
 
+def _resolve_shaped(resolve: Callable[[Config], RunPlan], config: Config) -> RunPlan:
+    """Resolve a plan. If ``size`` is the longest side, each picture and video gets an input of its
+    shape, unless the options or model have one shape, or the engine would build a file for each."""
+    if (config.runtime.size or "").isdecimal():
+        with suppress(UsageError):  # --rect is refused
+            plan = resolve(config.with_options({"rect": True}))
+            if plan.loaded.options is not None and plan.loaded.options.artefact is not None:
+                plan.loaded.shapes = None
+            return plan
+    return resolve(config)
+
+
 def _parse_tracker(track: object) -> tuple[str | None, GivenTracker | None]:
     """Return the name of a built-in tracker, or the caller's own. Raises UsageError."""
     if track is True:  # like --track without a value
@@ -443,13 +466,11 @@ def _refuse_unknown(options: Mapping[str, Any], call: str, known: Collection[str
 
 def _as_spec(source: object) -> str:
     """Return a source of ``stream`` as the command line spells it."""
-    if isinstance(source, int) and not isinstance(source, bool):
+    if isinstance(source, (str, int, os.PathLike)) and not isinstance(source, bool):
         return str(source)
-    if isinstance(source, (str, os.PathLike)):
-        return str(os.fspath(source))
     raise UsageError(
-        "stream() takes the path, address or number of videos, pictures, folders and cameras, not "
-        f"{kind_of(source)}; for pictures in memory call detector(picture) or detector([a, b])"
+        "stream() takes the path, address or number of videos, pictures, folders and cameras, or "
+        f"an iterable of pictures, not {kind_of(source)}; for one picture call detector(picture)"
     )
 
 

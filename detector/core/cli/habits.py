@@ -6,12 +6,10 @@ import difflib
 import itertools
 import os
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from detector.core.cli.translating import Known
+from detector.core.cli.translating import Known, write_ours
 
 # Option of other programs -> our options with this meaning; a command has one of them.
 FITTING = {"--frames": ("--duration",), "--threshold": ("--max-regression", "--conf")}
@@ -42,7 +40,7 @@ def answer_habits(words: Sequence[str], ctx: click.Context, known: Known) -> str
     ours = WORDS.get(word, "")
     foreign = _assigns(word) or (ours and any(map(_is_foreign, words[1:])))
     if word == "yolo" or is_solution or " " in ours or foreign:
-        raise click.UsageError(f"'{word}': {_write_ours(words, known, ctx)}", ctx)
+        raise click.UsageError(f"'{word}': {write_ours(words, known, ctx)}", ctx)
     return ours or None
 
 
@@ -50,7 +48,7 @@ def refuse_assignments(words: Sequence[str], ctx: click.Context, known: Known) -
     """Raise UsageError for ``source=in.mp4`` and ``conf=0.3`` among the sources."""
     for before, word in zip(("", *words), words, strict=False):
         if _assigns(word) and not before.startswith("-"):
-            raise click.UsageError(f"'{word}': {_write_ours(words, known, ctx)}", ctx)
+            raise click.UsageError(f"'{word}': {write_ours(words, known, ctx)}", ctx)
 
 
 def answer_option(option: str, words: Sequence[str], ctx: click.Context) -> str | None:
@@ -60,14 +58,7 @@ def answer_option(option: str, words: Sequence[str], ctx: click.Context) -> str 
         return None
     if sum(map(_is_foreign, words)) < 2 or not _all_known(words, known):
         return f"{option}: {ours}."
-    return f"{option}: {_write_ours(words, lambda _: known, ctx, ctx.info_name or 'detect')}"
-
-
-def _write_ours(words: Sequence[str], known: Known, ctx: click.Context, *command: str) -> str:
-    """Translate ``words``. The translator is imported only here."""
-    from detector.core.cli.translating import write_ours
-
-    return write_ours(words, known, ctx, *command)
+    return f"{option}: {write_ours(words, lambda _: known, ctx, ctx.info_name or 'detect')}"
 
 
 def list_options(command: click.Command) -> dict[str, bool]:

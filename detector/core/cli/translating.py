@@ -38,6 +38,7 @@ def write_ours(
         line.take(rest.pop(0), rest)
     words = shlex.join(line.words())
     lack = f" There is no equivalent of {', '.join(line.left_out)}." if line.left_out else ""
+    lack += " in.mp4 stands for your video." if "in.mp4" in words.split() else ""
     return f"use {line.before}{words}.{lack}"
 
 
@@ -50,7 +51,7 @@ class _TranslatedLine:
         self._saves: list[str] = []
         self._folder: list[str] = []
         self._output_follows = False
-        self._counts = False
+        self._counts = self._predicts = False
         self.before = ""  # a command to run first, if any
 
     @property
@@ -87,6 +88,7 @@ class _TranslatedLine:
             raise click.UsageError(f"'{word}': {ABSENT[word]}.", self._ctx)
         if word in WORDS and not os.path.lexists(word):
             self._command, _, option = WORDS[word].partition(" ")
+            self._predicts = self._command == "detect"
             name, _, value = option.partition(" ")
             if name:
                 self._options[name] = value or None
@@ -120,11 +122,11 @@ class _TranslatedLine:
             self._add_theirs(option, value)
 
     def _add_theirs(self, option: str, value: str) -> None:
-        answer = HABITS.get(option)
-        if answer is None or option == "--data":  # only eval takes a dataset
+        answer = "--dataset" if option == "--data" else HABITS.get(option, "")
+        ours, _, own = re.split(r"[,;:]| \(| for | or ", answer)[0].partition(" ")
+        if not answer or (ours[:2] == "--" and ours not in self._known):
             self.left_out.append(option.lstrip("-"))
             return
-        ours, _, own = re.split(r"[,;:]| \(| for | or ", answer)[0].partition(" ")
         if ours == "--save":
             self._saves.append(own)
         elif ours.startswith("--"):
@@ -137,7 +139,7 @@ class _TranslatedLine:
         options = dict(self._options)
         if not self._sources and self._command in ("detect", "compare"):
             self._sources.append("in.mp4")  # as in our examples
-        if self._counts:
+        if self._counts and "--zones" not in options:
             name = self._sources[0]
             self.before = f"{shlex.join(['detect-video', 'zones', name])}, draw on its page, then "
             options["--zones"] = f"{Path(name).stem}-zones.yaml"
@@ -148,11 +150,17 @@ class _TranslatedLine:
             options.pop("--no-video", None)
         if "yolo" not in self._saves:
             options.pop("--save-conf", None)
-        if "--to" in options and options.get("--precision") == "fp16":
-            del options["--precision"]
-            self.left_out.append("half for ONNX files, which serve every precision")
+        if "--to" in options and (precision := options.pop("--precision", None)):
+            self.left_out.append(f"{precision} for ONNX files, which serve every precision")
         if "--model" not in options and (options.get("--weights") or "").endswith(".pt"):
             options["--model"] = options.pop("--weights")  # YOLOv5's option for the model
+        if self._predicts:  # with ultralytics' defaults, if they are not ours
+            options.setdefault("--iou", "0.7")
+            if (options.get("--model") or "").endswith(".pt"):
+                is_longest = (options.setdefault("--size", "640") or "").isdecimal()
+                several = any(os.path.isdir(one) or "*" in one for one in self._sources)
+                if several and is_longest and "--batch" not in options:
+                    options["--rect"] = None  # an input for each picture
         if self._folder:
             options["-o"] = os.path.join(*self._folder, "")
         command = [] if self._command == "detect" else [self._command]
@@ -171,6 +179,9 @@ def _take_values(option: str, rest: list[str]) -> str:
 
 def _convert_value(option: str, value: str) -> str:
     """Return a value in our form: 2,7 for ``[2, 7]``, and WIDTHxHEIGHT for [height, width]."""
+    if option == "--region":  # a line of two points, or a zone
+        points = value.replace("(", "[").replace(")", "]")
+        return f'{{"{"lines" if points.count("[") == 3 else "zones"}":{{"region":{points}}}}}'
     if value[:1] in ("[", "("):
         value = re.sub(r"[][() '\"]", "", value).strip(",")
     if HABITS.get(option) == "--size" and "," in value:

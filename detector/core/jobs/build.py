@@ -67,8 +67,8 @@ def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
     graph_precision = engines.graph_precision_for(runtime.engine, runtime.precision, runtime.device)
     if graph_precision != runtime.precision:
         raise UsageError(
-            f"--precision {runtime.precision}: engine {runtime.engine} runs this precision "
-            f"from the {graph_precision} graph; omit --precision, or omit --to onnx"
+            f"--precision {runtime.precision}: the ONNX file serves every precision, and engine "
+            f"{runtime.engine} converts it when it runs; omit --precision"
         )
     network = _open_with_graph(config)
     folder = store.choose_folder(runtime.engines_dir)

@@ -93,7 +93,6 @@ def open_network(config: Config, picture: Size | None = None) -> Network:
     (width, height); otherwise the input is square. Raises UsageError and ModelError.
     """
     from detector.core import engines, models
-    from detector.core.stages.preprocess import smallest_input
 
     if config.runtime.rect:
         return open_rect(config, picture)
@@ -107,7 +106,7 @@ def open_network(config: Config, picture: Size | None = None) -> Network:
         return network
     if network.input.geometry != "centre":
         return network
-    size = smallest_input(int(given), network.input.stride, *picture)
+    size = shape_of(int(given), network, picture)
     if size == (network.input.height, network.input.width):
         return network
     try:

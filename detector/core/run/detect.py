@@ -429,8 +429,10 @@ def _drive_loop(
     progress = Progress(stop=job.stop)
     watcher = hooks.watcher
     watched = None if watcher is None else partial(watcher.wants_pictures, run.spec)
+    ratios = set[float]()  # width / height of the frames
 
     def show(frame: Frame, detections: Detections) -> None:
+        ratios.add(round(frame.size[1] / frame.size[0], 1))
         if hooks.detected is not None:
             hooks.detected(frame, detections)
         if watcher is not None:
@@ -456,6 +458,11 @@ def _drive_loop(
         run.notes += source.notes
         run.notes += plan.drawing.label_notes(plan.network.names, sinks, run.by_class)
         run.notes += _describe_skipped(plan, run, sinks)
+        width, height = plan.network.input.width, plan.network.input.height
+        is_shaped = plan.reading.longest and plan.loaded.shapes is None and width != height
+        if len(ratios) > 1 and is_shaped and hooks.source is None:
+            why = f"lose pixels in the input {width}x{height}, which fits the first; use --rect"
+            run.notes.append(f"{run.spec}: pictures of other shapes {why}")
         if plan.loaded.shapes is not None and source.info.kind == "video":
             run.notes.append(f"{run.spec}: --rect: the input has the shape of the video already")
 

@@ -100,13 +100,17 @@ def mark_settings(path: Path, settings: str) -> None:
         os.setxattr(path, SETTINGS, settings.encode())
 
 
-def may_replace(path: Path, settings: str) -> bool:
-    """Return whether a path is free, or has a file that was written with these settings. Also
-    return True if the file system cannot store settings."""
+def may_replace(path: Path, settings: str, given: Path | None) -> bool:
+    """Return whether a path is free, or has a file that was written with these settings, or with
+    those of the file of -o ``given``, which is replaced. Also return True if the file system cannot
+    store settings."""
     if not os.path.lexists(path):
         return True
     try:
-        return os.getxattr(path, SETTINGS).decode(errors="replace") == settings
+        may = [settings.encode()]
+        if given is not None and given.exists():
+            may.append(os.getxattr(given, SETTINGS))
+        return os.getxattr(path, SETTINGS) in may
     except OSError as error:
         return error.errno != errno.ENODATA
     except AttributeError:  # a system without extended attributes
@@ -125,7 +129,7 @@ def _choose_names(
         paths = name("" if number == 1 else f"-{number}")
         own = [path for path in paths.values() if path != given]
         if not any(path in taken for path in paths.values()) and (
-            not settings or all(may_replace(path, settings) for path in own)
+            not settings or all(may_replace(path, settings, given) for path in own)
         ):
             return paths
     first = next(iter(name("").values()))

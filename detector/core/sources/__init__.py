@@ -67,6 +67,8 @@ def find_arriving() -> type[Source]:
 
 def check(spec: str) -> None:
     """Raise SourceError or UsageError if ``spec`` cannot be read. Reads no frame."""
+    if spec.endswith((".pt", ".onnx")):
+        raise UsageError(f"{spec}: a model, not a video or picture; add --model {spec}")
     find_claiming(spec).check_spec(spec)
 
 

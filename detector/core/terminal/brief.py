@@ -260,10 +260,11 @@ def _output_lines(summary: Summary) -> Iterator[str]:
 
 
 def _explain_number(path: str, paths: Sequence[str]) -> str:
-    plain = re.sub(r"(-detected)-\d+(?=\.\w+$|$)", r"\1", path)
-    is_kept = plain not in paths and os.path.exists(plain)
-    why = "its run had other options"
-    return f" ({Path(plain).name} is kept: {why})" if is_kept else ""
+    plain = re.sub(r"-\d+(?=\.\w+$|$)", "", path)
+    stem = Path(plain).stem
+    is_numbered = stem.endswith("-detected") or stem in (Path(other).stem for other in paths)
+    is_kept = is_numbered and plain not in paths and os.path.exists(plain)
+    return f" ({Path(plain).name} is kept: its run had other options)" if is_kept else ""
 
 
 def _session_lines(summary: Summary) -> Iterator[str]:

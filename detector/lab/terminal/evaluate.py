@@ -151,11 +151,11 @@ def _tracks(results: list[Scored]) -> Table | None:
 def _classes(row: Scored, several: bool) -> Table:
     title = f"by class, {_who(row)}" if several else "by class"
     per_class = row.per_class
-    shown = list(per_class)
+    shown = [name for name, one in per_class.items() if one.boxes or len(per_class) <= MANY]
     if len(shown) > MANY:
         shown.sort(key=lambda name: -(per_class[name].ap or 0))
+        title += f": best and worst of {len(shown)}"
         shown = shown[: MANY // 2] + shown[-MANY // 2 :]
-        title += f": best and worst of {len(per_class)}"
     rows = [
         {one.key: one.of(per_class[name]) for one in FIGURES} | {"class": name} for name in shown
     ]

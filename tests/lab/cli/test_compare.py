@@ -26,7 +26,7 @@ KEYS = (
 
 
 def compare(tmp_path, *arguments, **more):
-    short = ("--frames", 6, "--rounds", 2, "--size", "128x64")
+    short = ("--frames", 6, "--rounds", 2, "--size", "128")
     engines = ("--engines-dir", tmp_path / "engines")
     return detect_video("compare", CLIP, *short, *engines, *arguments, cwd=tmp_path, **more)
 
@@ -96,6 +96,7 @@ def test_document_and_files_after_a_comparison(tmp_path, own_tmp):
     assert document["reference"] == "ort fp32"
     assert (document["labels"], {row["ap"] for row in rows}) == (None, {None})
     assert (document["frames"], document["rounds"]) == (6, 2)
+    assert document["model_input"] == [96, 128]  # --size 128, and the shape of the video
     assert rows[1]["agreement"]["frames"] == 6
     if rows[0]["agreement"]["detections"]:
         assert rows[0]["agreement"]["matched"] == 1.0
@@ -163,7 +164,7 @@ def test_labels_give_the_figures_of_eval(tmp_path):
     labels, ap, document = ap_of(compare(tmp_path, "--engine", "ort,null", *options))
     process = detect_video(
         *("eval", LABELS),
-        *"--frames 6 --stride 2 --size 128x64 --engine ort --json".split(),
+        *"--frames 6 --stride 2 --size 128x96 --engine ort --json".split(),
         cwd=tmp_path,
     )
     (expected,) = json.loads(process.stdout)["results"]

@@ -29,7 +29,8 @@ def means(ap50):
 
 def of_class(ap50):
     rates = {"recall": ap50, "recall_conf25": ap50, "precision_conf25": None}
-    return evaluation.ClassAccuracy(pictures=5, boxes=9, ignored_boxes=0, **rates, **means(ap50))
+    counts = {"pictures": 5, "boxes": 0 if ap50 is None else 9, "ignored_boxes": 0}
+    return evaluation.ClassAccuracy(**counts, **rates, **means(ap50))
 
 
 def scores(classes):
@@ -82,7 +83,7 @@ def printed(*results):
 
 def test_table_of_one_engine_shows_figures_and_settings():
     text = printed(figures({"person": 0.5, "vehicle": None}))
-    assert "5 pictures, 18 boxes; 2 more are not scored" in " ".join(text.split())
+    assert "5 pictures, 9 boxes; 11 more are not scored" in " ".join(text.split())
     assert "model: x<y, input 416x256, batch 2" in text
     assert "0.500 [0.25, 0.75]" in text
     assert text.count("said once") == 1
@@ -102,8 +103,9 @@ def test_row_of_a_second_engine_shows_its_difference():
 
 
 def test_best_and_worst_of_many_classes_are_listed():
-    text = printed(figures({f"class{n}": n / 100 for n in range(80)}))
+    text = printed(figures({f"class{n}": n / 100 for n in range(80)} | {"unlabelled": None}))
     assert "worst of 80" in text
+    assert "unlabelled" not in text
     assert "class79" in text
     assert "class0 " in text
     assert "class40" not in text

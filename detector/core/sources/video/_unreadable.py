@@ -38,7 +38,7 @@ def explain_open_error(path: str, error: Exception) -> str:
             "network); give the address of the stream itself (http://HOST/NAME.m3u8)"
         )
     if head.isascii() and not any(byte < 32 and byte not in b"\t\r\n\f" for byte in head):
-        return "it is text, not video; give a video file, a picture or a folder of pictures"
+        return "it is text, not video; give a video, a picture, a folder, or cameras as NAME.yaml"
     reason = getattr(error, "strerror", None) or str(error)
     if path == STANDARD_INPUT:
         return (
