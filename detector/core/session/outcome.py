@@ -124,7 +124,7 @@ class RunSettings:
     cores: int
     sync: bool
     notes: list[str]
-    # The option for encoding the video that the user gave, and its value; None if there is none.
+    # The user's option for encoding the video, and its value; None if the user gave none.
     encoding: tuple[str, str] | None = None
     layers: tuple[ExecutedLayer, ...] = ()  # empty if the engine does not report its layers
     # Height and width of the next smaller input that the model was trained for, if any.

@@ -60,7 +60,7 @@ class SplitSum:
 
 @dataclass(slots=True)
 class StageSum:
-    """A stage's sums, in ns. ``split`` is valid only if ``has_split``, since some kernels report no
+    """A stage's sums, in ns. ``split`` is valid only if ``has_split``: some kernels do not report
     waits for a core. ``library_ns``: CPU time of the engine's own threads, if it was measured."""
 
     threads: list[str] = field(default_factory=list)
@@ -73,7 +73,7 @@ class StageSum:
     library_ns: int | None = None
 
     def figures(self, burnt: Burnt | None = None, name: str = "") -> StageFigures:
-        """Return the stage's figures. ``burnt``: libraries' CPU time in the steady state."""
+        """Return figures. ``burnt``: libraries' steady-state CPU time; we scale it to all calls."""
         libraries = None if burnt is None else burnt.stages.get(name, StageThreads())
         calls = self.calls / libraries.calls if libraries is not None and libraries.calls else 0.0
         library_ns = None if libraries is None else libraries.cpu_ns * calls
@@ -151,7 +151,7 @@ class ThreadSum:
         )
 
     def _foreign_share(self, burnt: Burnt | None) -> float | None:
-        """Return other programs' share of the core time that all threads but this one used."""
+        """Add up the core time of all threads but this one. Return the share of other programs."""
         if burnt is None or burnt.others_ns is None or not self.wall_ns:
             return None
         own = self.cpu_ns * min(1.0, burnt.wall_ns / self.wall_ns)

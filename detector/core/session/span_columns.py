@@ -20,12 +20,12 @@ def span_columns(
 ) -> tuple[Iterator[tuple[str, NDArray[Any]]], int, int]:
     """Return the columns of spans.npz with their names, the number of spans, and the number kept.
 
-    Each column is computed when it is read, so only one is in memory at a time. ``thread`` contains
-    indexes into ``thread_names``, and so on for ``stage`` and ``kind``. ``off_cpu_ns`` is the time
-    off a core, of which ``ready_ns`` was spent waiting for a core. ``library_ns`` is the CPU time
-    of the engine's own threads for the call. These three times exclude nested spans, and are
-    NOT_KNOWN if the system does not report them. A gap between top-level spans is a row of kind
-    "other", so that all time is visible.
+    Each column is computed when it is read, so only one is in memory at a time. The columns
+    ``thread``, ``stage`` and ``kind`` contain indexes into ``thread_names`` and so on. The time off
+    a core, ``off_cpu_ns``, includes ``ready_ns``, the time spent waiting for a core. ``library_ns``
+    is the CPU time that the engine's own threads spent on the span. These three times exclude
+    nested spans, and are NOT_KNOWN if the system does not report them. A gap between top-level
+    spans is a row of kind "other", so that all time is visible.
     """
     names: dict[str, list[str]] = {"thread": [], "stage": [], "kind": list(KINDS)}
     blocks: list[_SpanBlock] = []
@@ -144,7 +144,7 @@ def _encode_name(names: list[str], name: str) -> int:
 def _find_gaps(
     lives: NDArray[np.int64], blocks: Sequence[_SpanBlock], complete: bool
 ) -> NDArray[np.int64]:
-    """Return [G, 2] int64, start and end: each part of ``lives`` that no row of ``blocks`` covers.
+    """Return the gaps, [G, 2] int64 (start, end): parts of ``lives`` not covered by ``blocks``.
     Return no gaps unless ``complete``, because a span that was not kept would look like a gap."""
     if not len(lives) or not complete:
         return np.zeros((0, 2), np.int64)

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 LIST = ".detect-video-session"
 PID = "pid "
 TOKEN = secrets.token_hex(4)  # distinguishes processes with the same number in two containers
-PASSES = "passes"  # folder with a record NAME.json of each pass of `profile`
+PASSES = "passes"  # folder in which each pass of `profile` writes a record NAME.json
 ROWS = "detections.jsonl"
 COPIED_BYTES = 1 << 20  # bytes per read when rows are copied
-ROWS_SO_FAR = "detections.partial.jsonl"  # name of the file of rows until the run has ended
+ROWS_SO_FAR = "detections.partial.jsonl"  # becomes ``ROWS`` at the end of the run
 LOG = "error.log"
 FILES = (
     "session.json",
@@ -86,7 +86,7 @@ class Session:
         """Use ``run_dir`` itself, or create runs/NAME (NAME-2, NAME-3, ... if it exists).
         ``or_temporary``: use a temporary folder if ``runs`` cannot be written.
 
-        Only the list changes before ``begin``. Raises OutputError if the folder has files that are
+        Until ``begin``, only the list changes. Raises OutputError if the folder has files that are
         not ours, and UsageError if this command reads a file in it.
         """
         if run_dir:
@@ -105,7 +105,7 @@ class Session:
             try:
                 # Do not remove this folder at the end, because the user may want the session.
                 place = Path(tempfile.mkdtemp(prefix="detect-video-runs-"))
-            except OSError:  # report the error of the folder that the user knows
+            except OSError:  # report the first error: the user knows that folder
                 raise error from reason
         session = cls._create(place / name, new=True)
         session._made_parents = [place]
@@ -304,8 +304,8 @@ class Session:
         """Append the finished JSONL of a source to the session's rows, whole or not at all."""
         target = self.claim(ROWS_SO_FAR)
         try:
-            # Write without a buffer. On a full disk, closing would retry buffered rows, and their
-            # end might fit without their beginning.
+            # Write without a buffer. On a full disk, ``close`` would write what is still in the
+            # buffer: the end of the rows without their beginning.
             with open(target, "ab", buffering=0) as into, open(path, "rb") as rows:
                 size_before = os.fstat(into.fileno()).st_size
                 try:
@@ -359,7 +359,7 @@ def keep_session(folder: Path) -> None:
 
 
 def add_to_session(folder: Path, name: str, content: bytes) -> Path:
-    """Write a file made from a saved session into its folder. Raises OutputError."""
+    """Write a file, made from a saved session, into the session's folder. Raises OutputError."""
     if _listed_names(folder):
         Session(folder).claim(name)
     write_whole(folder / name, content, ours=True)
@@ -367,7 +367,7 @@ def add_to_session(folder: Path, name: str, content: bytes) -> Path:
 
 
 def _list_session_names(folder: Path) -> list[str]:
-    """Return the files that a session may have, and its existing files of passes and sources."""
+    """Return the files that any session may have, and this one's files of passes and sources."""
     more = [
         str(path.relative_to(folder))
         for pattern in (f"{PASSES}/*", "source-*.jsonl")
@@ -419,7 +419,7 @@ def _make_folder(folder: Path) -> bool:
 
 
 def _make_new_folder(folder: Path) -> Path:
-    """Make ``folder``, or NAME-2, NAME-3, ... Two runs get two folders, since mkdir is atomic."""
+    """Make ``folder``, or NAME-2, NAME-3, ... Two runs get two folders: mkdir is atomic."""
     for number in range(1, 10_000):
         candidate = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
         while True:

@@ -148,7 +148,7 @@ class BestPictures:
             record = TrackRecord(track, class_id, name, frame.index, time_s, frame.index, time_s)
             self._tracks[track] = record
         better = None if self._better is None else self._better[at]
-        if better is None and record.picture is None:  # ``see`` compared with a track now ended
+        if better is None and record.picture is None:  # the track that ``see`` used has ended
             better = self._compare(frame.image, detections, at, track)
         record.last_frame, record.last_s = frame.index, time_s
         record.frames += 1

@@ -1,11 +1,11 @@
 """The base of sinks that write a folder. They never delete other programs' files.
 
 ``close`` distinguishes three cases:
-- The folder does not exist yet, or is empty: ``NAME.partial`` is renamed to it.
-- The folder only contains files listed in an earlier run's hidden manifest: it is renamed to
-  ``NAME.old``, the new folder gets its name, and the listed files are removed one by one.
-- The folder contains other files, or is the working directory or a mount point: files are moved
-  into it one by one, and only replace files of the same name from an earlier run.
+- The folder does not exist yet, or is empty: ``NAME.partial`` gets its name.
+- The folder only contains files listed in an earlier run's hidden manifest: the folder is renamed
+  to ``NAME.old``, the new folder gets its name, and the listed files are removed one by one.
+- The folder contains other files, or is the working directory or a mount point: our files are moved
+  into it one by one. They only replace files of the same name from an earlier run.
 
 We never replace a file that we did not write: ``add`` refuses its name. Our files may be in
 subfolders, but not in links to folders.
@@ -30,7 +30,7 @@ from detector.core.types import SourceInfo
 
 class FolderSink(Sink):
     manifest: ClassVar[str]  # hidden file that lists the names of our files, one per line
-    content: ClassVar[str]  # describes the files in messages
+    content: ClassVar[str]  # what messages call the files, such as "crops"
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -95,7 +95,7 @@ class FolderSink(Sink):
             file.write(data)
 
     def free_name(self, stem: str, suffix: str) -> str:
-        """Return a name not used before: ``stem`` + ``suffix``, or with ``-2`` and so on."""
+        """Return an unused name: ``stem`` + ``suffix``, or ``stem`` + "-2" + ``suffix``, ..."""
         return free_name(stem, suffix, self._used_names)
 
     def close(self) -> Path | None:
@@ -137,7 +137,7 @@ class FolderSink(Sink):
         self._partial = None
 
     def _read_manifest(self, folder: Path) -> set[str]:
-        """Return the manifest's own name and the names in it that are inside the folder."""
+        """Return the listed names that are inside the folder, and the manifest's own name."""
         try:
             lines = (folder / self.manifest).read_bytes().split(b"\n")
         except OSError:
@@ -180,7 +180,7 @@ class FolderSink(Sink):
         if not target.exists():
             os.rename(partial.path, target)
             return True
-        # Keep the working directory, since the user's shell would be left in a deleted folder.
+        # Keep the working directory: the user's shell would be left in a deleted folder.
         if not self._has_only_ours(target) or target.samefile(os.curdir):
             return False
         old = target.with_name(f"{target.name}.old")

@@ -26,7 +26,7 @@ class Partial:
 
     Links are followed, so that two names of one target share one lock. A killed run's temporary
     file is reused; if another program's file has that name, we use ``x.partial-2.mp4``. Raises
-    OutputError if the target is ``source`` or ``refuse_kept`` refuses it.
+    OutputError if the target is ``source``, or if ``refuse_kept`` refuses it.
     """
 
     def __init__(self, target: Path, source: str = "", *, folder: bool = False) -> None:
@@ -91,7 +91,7 @@ class Partial:
             raise explain_being_written(self.requested)
 
     def commit(self) -> None:
-        """Sync and then rename the file, so that a crash leaves the old or the complete new one."""
+        """Sync, then rename the file. So a crash leaves the old file or the complete new one."""
         with output_errors(self.requested):
             with suppress(OSError):
                 os.removexattr(self.fd, MARK)
@@ -111,8 +111,8 @@ class Partial:
 
 
 def refuse_being_written(target: Path) -> None:
-    """Raise OutputError if another run is writing ``target``. The check takes a shared lock for a
-    moment, so that two callers do not block each other."""
+    """Raise OutputError if another run is writing ``target``. The check takes a lock for a moment.
+    The lock is shared, so two callers do not block each other."""
     real = Path(os.path.realpath(target))
     for name in {f"{real.stem}.partial{real.suffix}", f"{real.name}.partial"}:  # file, or folder
         with suppress(OSError):

@@ -39,8 +39,8 @@ class Sink:
     ending: ClassVar[str] = "-detected"  # default name: IN + ending + suffix
     kinds: ClassVar[tuple[str, ...]] = ("video", "pictures")  # kinds of sources that it accepts
     alone: ClassVar[bool] = True  # whether -o FILE replaces the default outputs
-    # Sinks are opened, written and closed by ascending ``order``. Small rows come first, so that
-    # they are complete if the video fills the disk.
+    # Sinks are opened, written and closed by ascending ``order``. Sinks of rows come first: rows
+    # are small, and are then complete even if the video fills the disk.
     order: ClassVar[int] = 0
     # Keyword arguments of __init__: options of config.output, or "remark", "style" (how boxes
     # look), "names" (``FrameNames``, shared by the sinks of a source).

@@ -7,9 +7,9 @@ numbers + 1 and category ids are class ids + 1, because some readers take 0 to m
 
 If the run writes annotated pictures, ``file_name`` is their path relative to the folder of the JSON
 file. Otherwise it is the source picture's path relative to the source's folder, as label tools
-expect, or ``in.mp4#7`` for a video's frame. ``source`` is the source picture's path relative to the
-JSON file's folder, or absolute. ``segmentation`` is the box, as in ``loadRes``, so that
-``annToMask`` works.
+expect. For a video's frame it is ``in.mp4#7``. ``source`` is the source picture's path relative to
+the JSON file's folder, or absolute. ``segmentation`` is the box, as in ``loadRes``: ``annToMask``
+needs it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def make_results(
 
 
 def _make_relative(path: str | Path, folder: str | Path) -> str:
-    """Return the path relative to the folder; absolute if outside, since readers refuse ``..``."""
+    """Return the path relative to the folder, or absolute if outside it: readers refuse ``..``."""
     if "://" in str(path):  # an address
         return str(path)
     below = os.path.relpath(path, folder)
@@ -94,7 +94,7 @@ class CocoResults(RowsSink):
 class CocoSink(RowsSink):
     name = "coco"
     suffixes = (".coco.json", ".json")
-    order = 1  # after the other rows, since it only writes its list of images on close
+    order = 1  # after the other sinks of rows: the list of images is only written on close
     options = ("remark", "names")
 
     def __init__(self, path: Path, *, remark: str = "", names: FrameNames | None = None) -> None:
@@ -185,7 +185,7 @@ class CocoSink(RowsSink):
         return super().close()
 
     def abort(self) -> Path | None:
-        """Keep as many frames as fit on the disk with their list of images; delete the results."""
+        """Keep as many frames as fit on disk with their list of images. Delete the results list."""
         self._results.discard()
         self._add_last_image()
         if self._partial is None or not self._images:

@@ -80,7 +80,7 @@ def identify(spec: str) -> WebKind:
 
 
 def identify_all(specs: Sequence[str]) -> None:
-    """Identify all addresses concurrently, since each server may be silent for seconds."""
+    """Identify all addresses concurrently, because each server may be silent for seconds."""
     if len(specs) > 1:
         with ThreadPoolExecutor(min(AT_ONCE, len(specs))) as threads:
             list(threads.map(identify, specs))
@@ -94,7 +94,7 @@ def remark_of(spec: str) -> str:
 
 
 def is_file(spec: str) -> bool:
-    """Return whether ``spec`` is a web address that is not a live stream; True if it is refused."""
+    """Return whether ``spec`` is a web address but no live stream. True for refused addresses."""
     return is_web(spec) and identify(spec).kind != LIVE
 
 
@@ -157,7 +157,7 @@ def _explain(error: Exception, place: WebPlace) -> str:
 
 
 def _ask_unchecked(place: WebPlace, refusal: str, named: bool) -> WebKind:
-    """Ask again without checking the certificate, since cameras may have an invalid one."""
+    """Ask again without checking the certificate: cameras may have an invalid one."""
     try:
         with closing(ask(place, timeout_s=QUICK_S, checked=False)) as answer:
             named = _identify_response(place, answer, named).kind != LIVE
@@ -311,7 +311,7 @@ def _has_index(head: bytes) -> bool:
 
 
 def _identify_playlist(place: WebPlace, answer: Answer, head: bytes) -> WebKind:
-    """Identify an HLS playlist, which is a file once it states that it has ended."""
+    """Identify an HLS playlist: a file if it states that it has ended, else a live stream."""
     try:
         rest = _read(answer, PLAYLIST_BYTES)
         text = (head + rest).decode("utf-8", "replace")

@@ -155,7 +155,7 @@ def to_8_bits(
 ) -> tuple[Image, str]:
     """Convert samples [h, w] or [h, w, 3] to u8 BGR; also return a note on the conversion.
 
-    ``cut``: truncate 16 bits to 8, as cv2 does for PNG; by default, round colours. ``inverted``:
+    ``cut``: truncate colours of 16 bits, as cv2 does for PNG; by default, round them. ``inverted``:
     the largest sample is black. ``capacity``: bits per sample, if fewer than the type has.
     """
     grey = samples

@@ -115,7 +115,7 @@ def _read_tiff(data: bytes) -> Size | None:
 
 
 def _read_jpeg_2000(data: bytes) -> Size | None:
-    """Return the right and lower edge, as stated by the first SIZ segment."""
+    """Return the right and the lower edge, from the first SIZ segment, as width and height."""
     at = data.find(b"\xff\x4f\xff\x51")
     if at < 0:
         return None

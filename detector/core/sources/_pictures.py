@@ -62,8 +62,8 @@ class OpenPictures(SteppingSource):
         self._names = _make_output_names(paths)
         self.pts = -1
         self.left_out = ""  # reported at the end, after the notes on single pictures
-        # A note without its numbers -> (the first picture with this note, the full note); how many
-        # other pictures have it; its index in ``notes``.
+        # A note without its numbers -> (the first picture with it, the full note), the number of
+        # other pictures with it, its index in ``notes``.
         self._noted: dict[str, tuple[tuple[str, str], int, int]] = {}
         # Pictures decoded or being decoded, the next one first.
         self._ahead: deque[tuple[int, Pending[Read]]] = deque()
@@ -124,7 +124,7 @@ class OpenPictures(SteppingSource):
         self._reduced.clear()
 
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
-        """Return the picture, never in ``into``, since cv2 decodes into its own memory."""
+        """Return the picture. ``into`` is not used: cv2 decodes into its own memory."""
         path = self._paths[index]
         if index == self._first:
             picture, self._first_picture = self._first_picture, None
@@ -194,7 +194,7 @@ class OpenPictures(SteppingSource):
 
 
 def _make_output_names(paths: Sequence[str]) -> list[str]:
-    """Return each file's name, or its path in the common folder if the name is repeated."""
+    """Return each file's name, or its path below the common folder if several have that name."""
     names = [os.path.basename(path) for path in paths]
     repeated = {name for name, count in Counter(names).items() if count > 1}
     if not repeated:
@@ -208,7 +208,7 @@ def _make_output_names(paths: Sequence[str]) -> list[str]:
 
 
 def read_picture(path: str) -> Image | None:
-    """Return u8 BGR [h, w, 3], upright by EXIF; None if it cannot be read."""
+    """Return u8 BGR [h, w, 3], turned upright by its EXIF; None if it cannot be read."""
     picture = read_with_note(path)[0]
     return None if picture is None else pixels_of(picture)
 
@@ -303,7 +303,7 @@ def _decode(data: NDArray[np.uint8], choice: Choice) -> Read:
 
 
 def _decode_reduced(data: NDArray[np.uint8], choice: Choice) -> Reduced | None:
-    """Decode a JPEG fast at a reduced size; None for other formats or full size."""
+    """Decode a JPEG fast at a reduced size; None for other formats, or if full size is needed."""
     from detector.core.sources._picture_size import claimed_size
 
     if data[:2].tobytes() != JPEG or (size := claimed_size(data.tobytes())) is None:

@@ -93,7 +93,7 @@ class PlanesReader:
 
 def blank_like(planes: Planes, filled: Planes | None = None) -> Planes:
     """Return writeable planes of the same size and colours, with the content of ``filled``."""
-    import av  # imported here, since an easel for photos needs no PyAV
+    import av  # imported here, because an easel for photos needs no PyAV
 
     height, width = planes.y.shape
     colours, picture = planes.colours, av.VideoFrame(width, height, "yuv420p")
@@ -114,9 +114,9 @@ def copy_planes(source: Planes, target: Planes) -> None:
 
 
 class Easel:
-    """Pictures to draw boxes into, used in turn. If the writer draws, one is enough, since it
-    encodes a frame before it draws the next. If other ``threads`` draw, each needs three: for the
-    frame being drawn, for one in the queue, and for one drawn before its turn."""
+    """Pictures to draw boxes into, used in turn. If the writer draws, one is enough: it encodes a
+    frame before it draws the next. If other ``threads`` draw, each needs three: for the frame being
+    drawn, for a frame in the queue, and for a drawn frame that waits for its turn."""
 
     def __init__(self, *, bgr: bool = False, threads: int = 0) -> None:
         """``bgr``: an output needs BGR with boxes, so boxes are drawn into BGR."""

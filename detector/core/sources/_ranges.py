@@ -116,7 +116,7 @@ class StoredObject(RangedObject):
     place: Location
 
     def _open(self) -> Any:
-        # fsspec's cache is off, since all openings share our own cache.
+        # fsspec's cache is off, because all openings share our own cache.
         file = open_store(self.place).open(
             path_in_store(self.place), "rb", block_size=BLOCK, cache_type="none"
         )

@@ -54,7 +54,7 @@ class StandardInput:
         self._refuse_index_at_end()
 
     def forget(self) -> None:
-        """Stop keeping bytes, since the input will not be opened again."""
+        """Stop keeping bytes, because the input will not be opened again."""
         self._keeps = False
 
     def read_beginning(self, length: int) -> bytes:

@@ -30,7 +30,7 @@ from detector.core.sources._storage import ObjectInfo, explain
 
 SILENT_S = 20.0  # timeout while no byte arrives
 READ_BYTES = 1 << 16  # bytes per read of a connection
-MOST_SKIPPED = 1 << 18  # bytes to read and discard rather than make a new request
+MOST_SKIPPED = 1 << 18  # bytes that we read and discard; to skip more, we make a new request
 CHECK_S = 0.2  # between two checks whether the run must stop
 LONGEST_NAME = 200  # bytes
 
@@ -76,8 +76,7 @@ class WebPlace:
         return f"{stem}{suffix[:20]}"
 
     def link_to(self, url: str) -> WebPlace:
-        """Return the place of a link in this file. It keeps our login if the link is on the same
-        host."""
+        """Return the place of a link in this file, with our login if it is on the same host."""
         info, at, host = urlsplit(self.whole).netloc.rpartition("@")
         parts = urlsplit(url)
         if at and parts.netloc == host and parts.scheme == self.scheme:
@@ -302,8 +301,8 @@ class WebObject(RangedObject):
         super().close()
 
 
-# Inside ``keep_open``, the last object stays open, since a run opens a source twice: for its size,
-# and to read it.
+# Inside ``keep_open``, the last object stays open, because a run opens a source twice: for its
+# size, and to read it.
 _lock = threading.Lock()
 _keepers = 0  # number of active ``keep_open`` blocks
 _kept: WebObject | None = None
@@ -345,7 +344,7 @@ def keep_open() -> Iterator[None]:
 
 @contextmanager
 def cut_when(is_stopped: Callable[[], bool]) -> Iterator[None]:
-    """Abort reads of web files opened in the block once ``is_stopped()`` returns True."""
+    """Once ``is_stopped()`` returns True, abort reads of web files that the block has opened."""
     global stopped
     stopped = _opening.stopped = is_stopped
     try:

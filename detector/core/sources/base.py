@@ -138,9 +138,9 @@ class Source:
     gives: ClassVar[tuple[str, ...]] = ("bgr",)
     # Whether ``open`` has an argument ``choice``.
     has_tracks: ClassVar[bool] = False
-    # ``claims`` is called in ascending order of ``order``, last for VideoSource, which claims every
-    # remaining file. A source is imported only if its regular expression ``form`` matches the whole
-    # spec, ignoring case. ``order`` and ``form`` must be literals, to be read without an import.
+    # ``claims`` is called by ascending ``order``. VideoSource comes last: it claims every remaining
+    # file. A source is imported only if its regular expression ``form`` matches the whole spec,
+    # ignoring case. ``order`` and ``form`` must be literals, to be read without an import.
     order: ClassVar[int] = 0
     form: ClassVar[str] = ".*"
 

@@ -154,7 +154,7 @@ def lay_out(width: int, height: int, detections: Detections, style: Style) -> Dr
         places.take(0, top, remark.width, remark.height)
         layout.labels.append(PlacedLabel(None, style.remark, "", YELLOW, scale, remark, 0, top))
     if labelled:
-        # If each added box changed the text's size, text would flicker and miss the cache.
+        # Three sizes: if each added box changed the size, text would flicker and miss the cache.
         crowded = 1.0 if len(boxes) <= FEW else 0.87 if len(boxes) <= 24 else 0.75
         scale = round(max(0.36, scale * crowded), 3)
         unlabelled = _place_labels(layout, places, detections, scale, style)
@@ -329,7 +329,7 @@ def _place_labels(
 
 
 def _find_ambiguous(layout: DrawnLayout) -> list[bool]:
-    """Return for each box's label whether it touches the outline of another box of its colour. A
+    """For each box's label, return whether it touches the outline of another box of its colour. A
     label wholly inside or outside of other boxes is unambiguous."""
     placed = [label for label in layout.labels if label.number is not None]
     own = np.array([label.number for label in placed])

@@ -61,14 +61,14 @@ def are_finite(boxes: Floats) -> NDArray[np.bool_]:
 
 # Raw maps with anchors. We decode only cells whose objectness alone reaches the threshold, some 50
 # of 2,535 in a street scene, which saves most exponentials. The cells of all maps are
-# decoded together, since each numpy call takes about a microsecond.
+# decoded together, because each numpy call takes about a microsecond.
 
 Indices = NDArray[np.intp]
 
 
 def no_candidates() -> Candidates:
-    """Return boxes [0, 4], scores [0], class ids [0]. Heads return these early, since a numpy call
-    on an empty array also takes a microsecond, and cameras often see nothing."""
+    """Return boxes [0, 4], scores [0], class ids [0]. Heads return these early: cameras often see
+    nothing, and a numpy call takes a microsecond even on an empty array."""
     return Candidates(np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty(0, np.int64))
 
 
@@ -88,8 +88,8 @@ def survivors(
     threshold (NaN never does); None if there is none. Order: anchor, y, x, or with ``anchors_last``
     y, x, anchor.
 
-    Neither filter drops a candidate, since a product of two probabilities is never larger than
-    either. With few classes we also filter by class before copying any cell: in a network without
+    Neither filter drops a candidate: a product of two probabilities is never larger than either
+    of them. With few classes we also filter by class before copying any cell: in a network without
     trained objectness, every cell passes the filter by objectness.
     """
     places, copies, first = [], [], 0
@@ -145,7 +145,7 @@ def map_sizes(outputs: Sequence[Floats]) -> Sizes:
 
 @dataclass(frozen=True, slots=True)
 class YoloLayer:
-    """The numbers of a darknet [yolo] layer that decode a map [1, A*(5+C), h, w]."""
+    """The numbers for decoding the map [1, A*(5+C), h, w] of a darknet [yolo] layer."""
 
     anchors: tuple[tuple[float, float], ...]  # (width, height) of A anchors, network pixels
     classes: int

@@ -2,7 +2,7 @@
 
 A label hides no other label and only small parts of objects. It hides a face only if no other place
 is free. Each label tries places around its box, with less and less text, and takes the first free
-one. If none is free, a dot marks the box if it fits; the box's colour still shows the class.
+one. If none is free, the box gets a dot, where a dot fits. Its colour still shows the class.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ class LabelSpace:
 
 def _estimate_head(x1: float, y1: float, x2: float, y2: float) -> Sides:
     """Estimate where a person's head is: at the top centre, at most 0.35 of the box's height. That
-    fits a person who is close and cut off. A standing person's head is a seventh of the height."""
+    fits a person who is close and cut off; a standing person's is only a seventh of the height."""
     wide, high = x2 - x1, y2 - y1
     return x1 + 0.2 * wide, y1, x2 - 0.2 * wide, y1 + min(0.35 * high, 0.6 * wide)
 

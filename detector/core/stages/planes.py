@@ -30,7 +30,7 @@ class Shade(NamedTuple):
 
 @lru_cache(maxsize=16)
 def bgr_to_yuv(colours: Colours) -> NDArray[np.float32]:
-    """Return the matrix [3, 4] from B, G, R (0 to 255) and 1 to Y, U, V."""
+    """Return the matrix [3, 4] that converts (B, G, R, 1) to (Y, U, V). B, G, R: 0 to 255."""
     red, blue = colours.luma
     black, bright, deep = (0, 1.0, 1.0) if colours.full_range else (16, 219 / 255, 224 / 255)
     brightness = np.array([blue, 1 - red - blue, red])

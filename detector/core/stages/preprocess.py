@@ -27,7 +27,7 @@ from detector.core.types import (
 MOST_AREA = (21, 20)
 # Without this limit, a picture of 100:1 would get an input one cell high, too low for an object.
 LEAST_CELLS = 3
-# Pixels by which a scale misses the size. Above 1e-7, KleidiCV leaves scaling to OpenCV (5.0).
+# Pixels by which a scale misses the height. Above 1e-7, KleidiCV leaves scaling to OpenCV (5.0).
 NUDGES = (2e-7, -2e-7, 3e-7, -3e-7)
 
 
@@ -148,7 +148,7 @@ def _as_swscale(colours: Colours) -> NDArray[np.float32]:
 
 @lru_cache(maxsize=16)
 def yuv_to_rgb(colours: Colours) -> NDArray[np.float32]:
-    """Return the matrix [3, 4] from Y, U, V and 1 to R, G, B (0 to 255)."""
+    """Return the matrix [3, 4] that converts (Y, U, V, 1) to (R, G, B). R, G, B: 0 to 255."""
     red, blue = colours.luma
     green = 1 - red - blue
     black, bright, deep = (0, 1.0, 1.0) if colours.full_range else (16, 255 / 219, 255 / 224)

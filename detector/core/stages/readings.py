@@ -158,7 +158,7 @@ def _select(
     scores = view(outputs, reading.scores)
     threshold = np.float32(conf)
     geometric = reading.objectness_mean == "geometric"
-    lowest = conf * conf if geometric else conf  # both factors are at most 1: each must reach it
+    lowest = conf * conf if geometric else conf  # each factor must reach it: the other is at most 1
     least = np.float32(logit(lowest) if reading.values == "logits" else lowest)
     if reading.objectness is not None:  # drops most rows before we read their classes
         objectness = view(outputs, reading.objectness)[:, 0]

@@ -7,8 +7,8 @@ us use few lines:
 - Drawings in one line are placed side by side. Each of ours has one colour and is as wide as the
   picture. We shift the k-th by k widths to the left, so that all overlap. A drawing that extended
   beyond the picture would move the later ones.
-- An invisible drawing in front of a text sets where the text begins and, with \\pbo, how high its
-  row is, whatever font the player uses.
+- An invisible drawing in front of a text determines where the text begins. With \\pbo it also
+  determines the height of the text's row, whatever font the player uses.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from detector.core.stages.font import Font
 
 FAMILY = "sans-serif"  # without an attached font, the player uses its own
-# Height of a capital at scale 1.0, in pixels. OpenCV 5 draws 14 pixels. At 16.5, even a wide font
-# (DejaVu Sans) still fits the label backgrounds.
+# Height of a capital at scale 1.0, in pixels. OpenCV 5 itself draws 14 pixels. At our 16.5, even a
+# wide font (DejaVu Sans) fits the label backgrounds.
 CAPITAL = 16.5 if MANY_SCRIPTS else FONT_HEIGHT
-# ASS's Fontsize is ascent plus descent: 1.2 em in most fonts, with capitals of 0.72 em.
+# ASS's Fontsize is ascent plus descent. In most fonts that is 1.2 em, and a capital is 0.72 em.
 CAPITAL_OF_EM = 0.72
 PER_CAPITAL = 1.2 / CAPITAL_OF_EM
 BELOW = 0.34  # space below the baseline, in Fontsizes; no font has a larger descent
@@ -162,7 +162,7 @@ def _format_color(bgr: Color) -> str:
 
 
 def label_texts(layout: DrawnLayout, detections: Detections, per_scale: float) -> Iterator[str]:
-    """Yield lines, each for labels at different heights. ``per_scale``: Fontsize at scale 1.0."""
+    """Yield lines, each with labels at least a row apart. ``per_scale``: Fontsize at scale 1.0."""
     row_height = ROW * per_scale * max((placed.scale for placed in layout.labels), default=0)
     lines: list[list[tuple[int, PlacedLabel]]] = []
     for base, placed in sorted(

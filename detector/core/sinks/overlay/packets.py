@@ -27,9 +27,9 @@ from detector.core.sinks._about import (
 
 MOST_STREAMS = 64  # limit on streams that appear while a file is read
 REFUSED = (av.FFmpegError, OSError, ValueError)  # raised by PyAV for a stream it cannot copy
-# If the first video packets have no dts, we give them dts from -BEFORE_S on, below all stated dts.
+# If the first video packets have no dts, we count up from -BEFORE_S, which is below all stated dts.
 BEFORE_S = 10
-REORDERED_S = 2  # longest time between storing and showing a picture
+REORDERED_S = 2  # a picture is shown at most this much later than it is stored
 # How long the muxer waits for streams with rare packets, such as subtitles.
 OPTIONS = {"max_interleave_delta": "1000000"}  # microseconds
 
@@ -51,7 +51,7 @@ class Scan(NamedTuple):
 
 def to_ms(ticks: int, base: Fraction) -> int:
     """Convert a time of 0 or more to ms. Like the muxer, round halves up."""
-    # We compute with integers, since a Fraction takes microseconds, and this runs for every frame.
+    # We compute with integers: a Fraction takes microseconds, and this runs for every frame.
     per_second = base.denominator
     return (2000 * ticks * base.numerator + per_second) // (2 * per_second)
 
@@ -286,7 +286,7 @@ class PacketCopier:
         self.copied += is_video
 
     def _choose_dts(self, packet: Any, index: int) -> int:
-        """Return a dts that never decreases in a stream. Matroska does not store dts."""
+        """Return a dts for the muxer only: it never decreases, and Matroska does not store it."""
         last = self._dts.get(index)
         if packet.dts is not None:
             dts = packet.dts - self._shift[index]

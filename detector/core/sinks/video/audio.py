@@ -38,7 +38,7 @@ class CarriedTrack:
         rules: SoundRules,
         preroll: bool,
     ) -> None:
-        """``packets`` yields the packets of ``source``, or None while the next is not read. Raises
+        """``packets`` yields the packets of ``source``, or None if the next is not read yet. Raises
         ``BROKEN`` if the track cannot be decoded or encoded; ``output`` then gets no stream."""
         self.refused = 0  # packets refused by the decoder or the muxer
         self._ended = ""  # why the track ends before the frames do
@@ -46,8 +46,8 @@ class CarriedTrack:
         self._last_pts: int | None = None
         self._rewinds = 0  # how often the clock was set back before ``_held``
         self._left_s = Fraction(0)  # time of the last packet before the clock was set back
-        # Number of rewinds -> (end of the frames written since then, on the source's clock; by how
-        # many seconds their packets are moved to earlier times).
+        # For each part between rewinds, by number: (the end of its frames so far, on the source's
+        # clock; how many seconds earlier its packets are written).
         self._positions: dict[int, tuple[Fraction, Fraction]] = {}
         self._rules = rules
         self._filled_s = Fraction(0)  # end of the output so far, if gaps are filled
@@ -124,7 +124,7 @@ class CarriedTrack:
                 break
             self._held = None
             end_s, earlier_s = self._positions.get(self._rewinds, NEVER)
-            if begin_s < end_s:  # else the item is after a recording's last frame
+            if begin_s < end_s:  # else the item is after the last frame before a rewind
                 yield from self._move(item, earlier_s)
 
     def _peek(self) -> Any:
@@ -165,7 +165,7 @@ class CarriedTrack:
 
     def _encode(self, frame: Any) -> list[Any]:
         """Return packets for a decoded frame; None flushes the encoder. After an error the track
-        ends, since the resampler cannot be used again."""
+        ends, because the resampler cannot be used again."""
         try:
             return list(self.stream.encode(frame))
         except BROKEN as error:

@@ -14,15 +14,15 @@ from detector.core.types import Image, Picture, Planes
 
 
 class Canvas:
-    """A YUV 4:2:0 picture reused for all frames: x264 copies it. BGR becomes limited-range BT.601.
+    """One YUV 4:2:0 picture for all frames (x264 copies it). BGR becomes limited-range BT.601.
 
     ``size``: [h, w] of the incoming pictures. ``even``: [h, w] of the encoded picture, filled by
-    repeating the last column and row. ``lent``: the encoder may read a decoder's picture if nothing
-    was drawn.
+    repeating the last column and row. ``lent``: if nothing was drawn, the encoder may read the
+    decoder's own picture.
 
-    Converted planes are copied, in 0.04 ms at 1280x720, because the encoder's lines are padded and
-    those that cv2 writes are not. (PyAV 18's ``from_numpy_buffer`` would need no copy, but it only
-    places planes right if the height is a multiple of 4.)
+    Converted planes are copied, in 0.04 ms at 1280x720: the encoder's lines are padded, cv2's are
+    not. (PyAV 18's ``from_numpy_buffer`` would need no copy, but it only places planes right if the
+    height is a multiple of 4.)
     """
 
     def __init__(

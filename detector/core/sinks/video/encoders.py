@@ -26,7 +26,7 @@ CURES = {
 }
 # Maps a part of FFmpeg's message about an installed driver to its meaning.
 NVENC_CURES = {
-    "libnvidia-encode": "the driver lacks its encoder; in a container, start it with "
+    "libnvidia-encode": "the driver lacks its encoder; if this is a container, start it with "
     "NVIDIA_DRIVER_CAPABILITIES=all",
     "unsupported device": "this GPU has no encoder, like some data-centre cards (A100, H100)",
     "OpenEncodeSession": "all sessions of this GPU's encoder are taken, or it has none",

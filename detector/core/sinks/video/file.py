@@ -222,7 +222,7 @@ class VideoFile:
 
 
 def _is_timecode(text: str | None, fps: Fraction) -> bool:
-    """Return whether QuickTime supports a time code: drop-frame only at multiples of 29.97 Hz."""
+    """Return whether QuickTime supports this time code. Drop-frame needs a multiple of 29.97 Hz."""
     match = _TIMECODE.fullmatch(text or "")
     return match is not None and (match[4] == ":" or round(fps) % 30 == 0)
 
@@ -234,7 +234,7 @@ def shift_tags(info: SourceInfo, pts: int) -> dict[str, str]:
         rate, dropped = max(1, round(info.fps)), 0
         hours, minutes, seconds, frame = map(int, match.group(1, 2, 3, 5))
         minutes += hours * 60
-        if match[4] != ":":  # at 29.97 Hz each minute except every tenth skips two numbers
+        if match[4] != ":":  # at 29.97 Hz, two numbers are skipped in 9 of 10 minutes
             dropped = rate // 15
         frame += (minutes * 60 + seconds) * rate - dropped * (minutes - minutes // 10)
         frame += round((pts - info.start_pts) * info.time_base * info.fps)

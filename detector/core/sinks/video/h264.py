@@ -29,7 +29,7 @@ BT601, BT709, LIMITED, FULL = 6, 1, 1, 2
 MP4_TICKS_PER_S = 10_000
 # If pauses may be longer than this, we use no B-frames: their offsets would span several pauses.
 SPARSE_S = 7 * 24 * 3600
-REORDERED = 8  # x264 reorders within fewer frames than this if it uses three B-frames
+REORDERED = 8  # with three B-frames, x264 reorders fewer frames than this at a time
 HUGE_PIXELS = 4096 * 4096  # with larger pictures, x264's look-ahead would need gigabytes
 MOST_THREADS = 16  # each needs memory for a frame or two
 # x264 settings for --quality. "balanced" is better than any preset: on clips of 360p to 720p it
@@ -44,7 +44,7 @@ QUALITIES = {
         "crf": "22.5",
         "bf": "3",
         "b_strategy": "0",
-        # sync-lookahead=0: there is no look-ahead, so its thread would only delay four frames.
+        # sync-lookahead=0: there is no look-ahead, and its thread would add a delay of four frames.
         "x264-params": "cabac=1:deblock=0,0:8x8dct=1:partitions=i8x8,i4x4:sync-lookahead=0",
     },
     "small": {"preset": "veryfast", "crf": "23"},
@@ -145,7 +145,7 @@ class H264File(YuvFile):
         reach = int((INT32 - 1) / (ticks_per_s * self.time_base))
         if sparse:
             return Stamps(self.fps, self.time_base, longest_gap_s, reach)
-        # B-frames need a margin, since the encoder gives the first frames a negative dts.
+        # B-frames need a margin, because the encoder gives the first frames a negative dts.
         return Stamps(self.fps, self.time_base, longest_gap_s, reach * 15 // 16, REORDERED)
 
     def _choose_options(self) -> dict[str, str]:
@@ -171,8 +171,8 @@ class H264File(YuvFile):
             self.options["x264-params"] = "chromaloc=2" if own is None else f"chromaloc=2:{own}"
         stream = super().add_stream(container, height, width)
         if height * width <= HUGE_PIXELS:
-            # With a thread per frame, ``encode`` returns before the picture is encoded. PyAV's
-            # default is a thread per slice: ``encode`` then waits, at 0.75 to 0.85 of the FPS.
+            # With a thread per frame, ``encode`` returns before the picture is encoded. With PyAV's
+            # default, a thread per slice, it waits: we measured 0.75 to 0.85 of the FPS.
             stream.codec_context.thread_type = "FRAME"
             stream.codec_context.thread_count = min(MOST_THREADS, max(1, usable_cores() * 3 // 2))
         return stream

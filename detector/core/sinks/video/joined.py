@@ -2,8 +2,9 @@
 
 We use the packets of the parts and their order, but not their times. We compute the times from the
 source's time stamps, as in a video of one run, and copy the sound from the source. As in x264, the
-n-th packet's dts is the pts of the picture shown as number n - ``delay``. Every part begins with an
-IDR picture and all have the same parameter sets, so the result is a valid stream.
+n-th packet's dts is the pts of the picture shown as number n - ``delay``. (A picture is shown at
+most ``delay`` places before its place in the file.) Every part begins with an IDR picture, and all
+parts have the same parameter sets, so the result is a valid stream.
 """
 
 from __future__ import annotations

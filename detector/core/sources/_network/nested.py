@@ -5,7 +5,7 @@ By itself, FFmpeg uses a playlist's options for every file that the playlist nam
 ``io_open``, which PyAV calls for each of these addresses. It chooses options for the address, and
 reads the bytes with FFmpeg's demuxer ``data``.
 
-If a callback fails, PyAV raises its exception at the next call in this thread, which may belong to
+If a callback fails, PyAV raises the exception only in this thread's next call, which may be for
 another container. So our callback never fails: a file that cannot be opened is empty, and
 ``denied``, ``failure`` and ``given_up`` report why.
 """
@@ -35,8 +35,8 @@ RAW = {
 SIGNATURE = b"#EXTM3U"
 NAMES = (".m3u8", ".m3u")
 RESOLVE_TIMEOUT_S = 5.0
-# We give up after this many missing segments in a row, which is ten minutes without a connection
-# at 6 s per segment.
+# We give up after this many missing segments in a row. At 6 s per segment, that is ten minutes
+# without a connection.
 MOST_MISSING = 100
 LONGEST_KEY = 16  # bytes; a file this short may be a key, which does not prove that segments arrive
 # FFmpeg and Python parse unusual addresses differently, so the pattern matches none of these.
@@ -146,7 +146,7 @@ class NestedOpener:
         self._missing, self.given_up = 0, ""
 
     def keep(self, container: Any) -> Any:
-        """Keep a container open, since garbage collection could free its files first (PyAV 18)."""
+        """Keep a container open: garbage collection could free its files before it (PyAV 18)."""
         self._containers.append(container)
         return container
 

@@ -16,9 +16,9 @@ JUMPS = "time stamps repeat or jump at "
 class Clock:
     """Computes the time stamps of one reader's frames, in order.
 
-    If a stamp is not later than the last one, or later by more than the longest allowed pause, its
-    frame is placed one frame's duration after the last frame. After a large jump, all later stamps
-    are shifted. After a small step back, stamps are replaced until they pass the last frame's.
+    A stamp must be later than the last one, but not by more than the longest allowed pause. If not,
+    its frame is placed one frame's duration after the last frame. After a large jump, all later
+    stamps are shifted. After a small step back, stamps are replaced until they pass the last one.
     ``jumps``: number of jumps and steps back.
     """
 

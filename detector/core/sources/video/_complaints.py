@@ -1,4 +1,4 @@
-"""Catch the errors that FFmpeg logs while it reads, since nothing else reveals some damage.
+"""Catch the errors that FFmpeg logs while it reads: some damage shows only in its log.
 
 If a packet is damaged, FFmpeg often guesses the rest of the picture, returns it and only logs an
 error. PyAV can catch the log of its own FFmpeg. cv2 contains another copy of FFmpeg and has no such
@@ -38,7 +38,7 @@ class Complaints:
         CAUGHT_LOG.add(self)
 
     def has_errors(self) -> bool:
-        """Return whether errors were logged since ``take``. Cheap, as it runs for every frame."""
+        """Return whether errors were logged since ``take``. Cheap: it runs for every frame."""
         if CAUGHT_LOG.records:
             CAUGHT_LOG.deliver()
         return bool(self._errors)
@@ -85,7 +85,7 @@ class CaughtLog:
         with self._lock:
             if not self._listeners:
                 self._open()
-            self._set_level()  # again, since other code may have changed PyAV's level
+            self._set_level()  # again, because other code may have changed it
             self._deliver()  # earlier records are not for the new listener
             self._listeners.append(listener)
         self.remove_closed()
@@ -113,7 +113,7 @@ class CaughtLog:
     def _set_level(self) -> None:
         level = av.logging.get_level()
         av.logging.set_level(ERROR if level is None else max(level, ERROR))
-        av.logging.set_skip_repeated(False)  # since two damaged packets may cause the same message
+        av.logging.set_skip_repeated(False)  # two damaged packets may cause the same message
 
     def _close(self) -> None:
         if self._redirected is not None:

@@ -40,8 +40,8 @@ GREY_PICTURES = 8  # pictures used to choose the range of grey
 DEFAULT_FPS = Fraction(25)  # FFmpeg's own default for raw streams
 RAW_FLAGS = 0x0180  # AVFMT_NOTIMESTAMPS and AVFMT_GENERIC_INDEX, set by demuxers of raw streams
 IMAGE_PIPE_SUFFIX = "_pipe"  # suffix of demuxers of joined pictures, such as jpeg_pipe
-MOST_FPS = 1000  # a higher stated rate is the clock's resolution, as DV's 60000
-JOINT_PACKETS = 2  # a gap joins two recordings if a key frame is among this many packets after it
+MOST_FPS = 1000  # a stated rate above this is the clock's resolution, such as DV's 60000
+JOINT_PACKETS = 2  # a key frame within this many packets after a gap means joined recordings
 PIPE_BYTES = 1 << 16  # bytes per read of a pipe
 # With a thread per frame, these decoders detect the same damage in some runs only.
 RACY_CODECS = ("mpeg4",)
@@ -253,7 +253,7 @@ def _decode_first(container: Any, stream: Any) -> Any:
 
 
 def _find_factor(path: str, stream: Any, first: Any, choice: Choice) -> int:
-    """Return the divisor of MJPEG's width and height; 1 if FFmpeg fails for the first picture."""
+    """Return the divisor of MJPEG's width and height, tried on the first picture; 1: full size."""
     if first is None or stream.codec_context.codec.canonical_name != "mjpeg":
         return 1
     factor = choice.find_reduction(first.width, first.height)
@@ -293,7 +293,7 @@ def _choose_grey(
 
 
 def _is_interlaced(stream: Any, first: Any) -> bool:
-    """Check the container, then a picture, since Matroska and AVI often do not state it."""
+    """Check the container, then the first picture: Matroska and AVI often do not state this."""
     # 0 unknown, 1 progressive, 2 and more: interlaced. PyAV before 18.1 lacks the attribute.
     if int(getattr(stream.codec_context, "field_order", 0)) >= 2:
         return True
@@ -375,7 +375,7 @@ def find_rate(
 
 
 def choose_time_base(fps: Fraction, own: Fraction) -> Fraction:
-    """Return a raw stream's time base: ``own`` if a frame lasts whole ticks, else 1 / fps."""
+    """Return a raw stream's time base: ``own`` if it divides a frame's duration, else 1 / fps."""
     return own if (1 / (fps * own)).denominator == 1 else 1 / fps
 
 

@@ -1,9 +1,9 @@
 """Find out, without decoding, what a key frame promises to a decoder that starts there.
 
-Containers mark three kinds of packets as key frames. No picture stored after an IDR picture refers
-to a picture before it. The leading pictures of an open GOP (stored after its I picture, shown
-before it) do refer to pictures before it. With periodic refresh, the picture is complete only some
-frames later. We tell the three apart by the packet's bytes.
+Containers mark three kinds of packets as key frames; we tell these apart by the packet's bytes. IDR
+pictures: no picture stored after one refers to a picture before it. I pictures of open GOPs: their
+leading pictures (stored after the I picture, shown before it) refer to earlier pictures. Periodic
+refresh: a decoder that starts there has a complete picture only some frames later.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ class Landing:
     """The key frame to start decoding at. pts and dts are in ticks of the source's time base.
 
     ``shown``: pts of the frames from number ``first`` up to ``wanted_pts``. ``fits``: usable key
-    frames up to this one. ``safe_pts``: a decoder whose first picture is earlier than this began
-    at one of ``fits``.
+    frames, the last at ``key_pts``. ``safe_pts``: if a decoder's first picture is earlier than
+    this, the decoder began at one of ``fits``.
     """
 
     key_pts: int

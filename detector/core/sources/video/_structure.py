@@ -111,8 +111,8 @@ def _count_unread(container: Any, stream: Any, demuxed: Demuxed) -> int:
     return 0
 
 
-# Boxes whose sizes reveal a truncated file. The check stops at any other name, since cameras append
-# data that is not a box.
+# Boxes whose sizes reveal a truncated file. The check stops at any other name, because cameras
+# append data that is not a box.
 BOXES = (b"ftyp", b"moov", b"moof", b"mdat", b"free", b"skip", b"wide", b"udta", b"sidx", b"mfra")
 
 

@@ -26,7 +26,7 @@ class _Sent:
 
 
 class DecodeTally:
-    """Follows each packet through the decoder by a mark, which PyAV copies to its picture.
+    """Follows packets through the decoder: PyAV copies a packet's mark to the packet's picture.
 
     A packet without a picture is *bad* if it must show one, or if the decoder complained about it.
     A picture with a complaint is *corrupt*. Two packets with one field each yield one picture; a

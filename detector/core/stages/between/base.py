@@ -75,8 +75,8 @@ class Stage(ABC):
 
     @abstractmethod
     def __init__(self, settings: Any, info: SourceInfo, names: Sequence[str], conf: float) -> None:
-        """Create the stage. ``info``: the source, which for cameras means all of them; ``names``:
-        the class names; ``conf``: the threshold."""
+        """Create the stage. ``info``: the source (all cameras of a run are one source). ``names``:
+        the class names. ``conf``: the threshold."""
 
     @abstractmethod
     def __call__(self, frame: Frame, detections: Detections) -> Detections:
