@@ -218,7 +218,7 @@ def write_data(folder: Path, pictures: Sequence[Path]) -> Path:
 
 
 def predict(model: Path, clip: Path, size: tuple[int, int], precision: str) -> dict[str, Any]:
-    """Run ``predict(save=True, stream=True)`` on a whole clip, or on a folder without saving.
+    """Run ``predict(stream=True)`` on a whole clip or on a folder. For a clip, also save the video.
 
     ``fps`` is measured from the first result to the end, without loading and the first picture.
     """
@@ -261,8 +261,8 @@ def predict(model: Path, clip: Path, size: tuple[int, int], precision: str) -> d
 
 
 def watch_openvino(precision: str, compiled: list[Any]) -> None:
-    """Let OpenVINO append each model that it compiles to ``compiled``, and set its precision, for
-    which ultralytics has no option. By default OpenVINO uses bf16 on CPUs that have it."""
+    """Record in ``compiled`` each model that OpenVINO compiles. Also set the precision, for which
+    ultralytics has no option. By default, OpenVINO uses bf16 on CPUs that have it."""
     import openvino
 
     class Watched(openvino.Core):
