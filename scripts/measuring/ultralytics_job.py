@@ -82,8 +82,8 @@ def prepare(
 
     Trained weights are not available everywhere. Random weights give the same outputs for every
     picture, and either no box or thousands. So we set the batch norms' statistics from the
-    pictures, and scale and shift the last layers of the class branches until about 30 boxes per
-    picture exceed the threshold. Then both programs have boxes to suppress, draw and write.
+    pictures. Then we scale and shift the last layers of the class branches until about 30 boxes per
+    picture exceed the threshold. Now both programs have boxes to suppress, draw and write.
     """
     import torch
     from ultralytics import YOLO
@@ -147,8 +147,8 @@ def spread_scores(model: Any, pictures: Sequence[Any]) -> None:
 def shift_to_wanted(yolo: Any, size: tuple[int, int], pictures: Sequence[Path]) -> float:
     """Return the shift of the scores that gives ``WANTED`` boxes per picture after NMS.
 
-    Only boxes of higher score can make NMS drop a box. So one run with a low threshold gives the
-    boxes of every higher threshold.
+    Only boxes of higher score can make NMS drop a box. So one run with a low threshold also gives
+    the boxes that every higher threshold would give.
     """
     cutoffs = []
     for path in pictures:

@@ -1,4 +1,4 @@
-"""Built graphs and lists of executed layers are reused until what they depend on changes."""
+"""Built graphs and lists of executed layers are reused until the model, options or code change."""
 
 from __future__ import annotations
 

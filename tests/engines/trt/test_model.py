@@ -36,7 +36,7 @@ def place(tmp_path) -> Path:
 
 
 def plan_file(machine, place: Path, name: str = "x.trt", half: bool = False) -> str:
-    """Write x.trt, a float NCHW plan of the cfg's network with the weights of seed 1."""
+    """Write a float NCHW plan of the cfg's network, with random weights of seed 1."""
     network = open_network(str(place / "t.cfg"), random_seed=1)
     (place / name).write_bytes(plan_of(machine, as_exported(network, half)))
     return str(place / name)
