@@ -165,7 +165,7 @@ def test_item_with_a_damaged_source_is_done_and_the_job_exits_7(job, tmp_path):
         assert "found: 4 person\n4 files with objects, 0 empty" in out.getvalue()
 
 
-def test_summary_of_found_objects_names_items_without_objects():
+def test_summary_names_items_without_objects():
     items = {"a": (False, {}), "b": (True, {"car": 2}), "c": (False, None)}
     sums = Found(classes={"car": 2}, filled=1, empty=["a"], damaged=["b"], unknown=1)
     assert Found.of(items) == sums
