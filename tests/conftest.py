@@ -115,8 +115,8 @@ def own_secrets() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def own_environment() -> Iterator[None]:
-    """After each module, restore the variables that imports set: with those of ray, a fork would
-    differ from a new interpreter. Fail if torch has turned off this thread's subnormal numbers.
+    """After each module, restore the variables that imports set. With those that ray sets, a fork
+    would differ from a new interpreter. Fail if torch turned off this thread's subnormal numbers.
 
     Keep the variables that our import of cv2 sets. Without them, we would assume that the user
     requested cv2's log. Then we would not read the log, and miss the damage that it reports."""

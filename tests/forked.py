@@ -149,14 +149,14 @@ class Fork:
         return self._streams[1].data.decode(errors="replace")
 
     def stop_reading(self) -> None:
-        """Close our end of the command's stdout, as ``| head`` does, and wait until it closes."""
+        """Close our end of the command's stdout, as ``| head`` does. Return once it is closed."""
         self._streams[0].leave()
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
     def __del__(self) -> None:
-        # A test that fails before it waits leaves the socket open, which would fail the next test.
+        # If a test fails before it waits for its fork, an open socket would fail the next test.
         self._connection.close()
 
     def poll(self) -> int | None:
@@ -220,7 +220,7 @@ LIGHT_SERVER, TORCH_SERVER = Server(LIBRARIES), Server((*LIBRARIES, TORCH))
 
 
 def cpu_seconds() -> float:
-    """Return the CPU time of all forks so far, which are not children of the test's process."""
+    """Return the CPU time of all forks so far. They are children of the servers, not of pytest."""
     return LIGHT_SERVER.cpu_s + TORCH_SERVER.cpu_s
 
 
@@ -228,7 +228,7 @@ def cpu_seconds() -> float:
 
 
 def serve(path: str) -> dict[str, Any]:
-    """Serve until stdin is closed. In every fork, return the request that it must run."""
+    """Serve until stdin is closed. In every fork, return the request that the fork must run."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal is for pytest
     signal.signal(signal.SIGCHLD, lambda *_: None)  # needed for set_wakeup_fd
     woken, waker = socket.socketpair()
@@ -373,7 +373,7 @@ def main(path: str, libraries: list[str]) -> None:
 
 
 def parse_packaged() -> None:
-    """Parse the packaged YAML in advance, which takes most of a short command's time."""
+    """Parse the packaged YAML in advance: parsing takes most of a short command's time."""
     from detector.core.errors.yaml_parsing import parse_yaml
     from detector.core.models.catalogue import folder
 

@@ -36,7 +36,7 @@ from measuring.rounds import (
 AIM = 0.90
 INFER = "infer"
 RUN, PLAIN, LEAN = "run", "lean, plain loop", "lean, overlapped"
-LEANEST = {  # one thread for the only request: in the plain loop, and in the overlapped one
+LEANEST = {  # one request with one thread, in the plain loop and in the overlapped loop
     PLAIN: ("--sync", "--threads", 1),
     LEAN: ("--concurrency", 1, "--threads", 1),
 }
@@ -51,8 +51,8 @@ NETWORKS: dict[str, tuple[Any, ...]] = {
 
 
 def alone_ms(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return stage -> milliseconds per frame in the plain loop, where one stage runs at a time,
-    minus the time that other processes took from it."""
+    """Return stage -> milliseconds per frame in the plain loop, where one stage runs at a time.
+    The time that other processes took from the stage is subtracted."""
     from detector.core.session.codec import from_builtins
     from detector.core.session.document import Summary
 
@@ -70,8 +70,8 @@ def alone_ms(summary: Mapping[str, Any]) -> dict[str, float]:
 def _foreign_share(libraries: Any) -> float:
     """Estimate from CPU times which share of the waits for a core was caused by other processes.
 
-    The stage's own libraries caused the rest, which counts as the stage's time. If the system does
-    not report CPU times, we blame other processes for all waits.
+    Our libraries' threads caused the other waits, which count as the stage's time. If the system
+    does not report CPU times, we blame other processes for all waits.
     """
     if libraries is None or libraries.others_s is None:
         return 1.0
@@ -79,8 +79,8 @@ def _foreign_share(libraries: Any) -> float:
 
 
 def _ready_s(document: Any, name: str) -> float:
-    """Return how many seconds the stage's thread and its library threads were ready but not
-    scheduled; for inference, the longer of the two."""
+    """Return how many seconds a stage was ready to run but not scheduled: the wait of its own
+    thread plus that of its library threads. For inference, return the longer of the two waits."""
     stage, libraries = document.stages[name], document.cpu.libraries
     threads_of_stage = [
         document.threads[thread] for thread in stage.threads if thread in document.threads
@@ -115,7 +115,7 @@ def limit_of(serial: Mapping[str, float], lean_cpu_ms: float, cores: int) -> tup
 
 
 def judge(rows: Sequence[Row]) -> list[str]:
-    """Return the cells for the rounds of one network, engine and precision."""
+    """Return the table cells that sum up all rounds of one network, engine and precision."""
     shares = [row["fps"] / row["limit"] for row in rows]
     waste = [row["cpu_ms"] / row["lean_cpu_ms"] for row in rows]
     return [
@@ -158,7 +158,7 @@ def limit(
     rounds: int,
     quick: bool,
 ) -> None:
-    """Compare end-to-end FPS with max(longest serial stage, CPU seconds per frame / cores).
+    """Compare end-to-end FPS with 1 / max(longest serial stage, CPU seconds per frame / cores).
 
     The CPU seconds come from the leanest configuration of the same engine and precision. Every
     run writes its video.

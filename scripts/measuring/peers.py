@@ -1,5 +1,5 @@
-"""This project compared with its alternatives: ultralytics, ffmpeg, and the loop that it began
-with, which we call the lab's loop.
+"""This project compared with ultralytics, ffmpeg, and the "lab's loop", which is the loop that this
+project began with.
 
 Each part runs its variants in turns, and returns the rows of one table.
 """
@@ -227,7 +227,7 @@ def beside_ultralytics(settings: Settings) -> list[list[str]]:
 
 def network_size(width: int, height: int, longest: int = 640, stride: int = 32) -> tuple[int, int]:
     """Return (height, width) of a network's input for a picture of this size, such as 384x640 for
-    16:9. ultralytics chooses it by default with torch, but exports need it as an option."""
+    16:9. With torch, ultralytics chooses it by default, but an export needs it as an option."""
     scale = longest / max(width, height)
     sides = (-(-round(side * scale) // stride) * stride for side in (height, width))
     return next(sides), next(sides)
@@ -235,8 +235,8 @@ def network_size(width: int, height: int, longest: int = 640, stride: int = 32) 
 
 def prepared(python: Path, network: str, source: Path, size: tuple[int, int]) -> dict[str, Any]:
     """Return ultralytics' exports of this size: paths ``torch``, ``onnx``, ``openvino`` and
-    ``openvino int8``. They are cached for each clip: its pictures are used to adjust the
-    networks' random weights to a realistic number of boxes."""
+    ``openvino int8``. Each clip has its own cached exports, because we adjust the networks' random
+    weights until they find a realistic number of boxes in the clip."""
     name = f"{python.parents[1].name}-{network}-{source.stem}-{size[0]}x{size[1]}"
     folder = CACHE / name
     record = folder / "exports.json"
@@ -357,7 +357,7 @@ def _our_ffmpegs() -> str:
 
 
 def encoded(options: Mapping[str, str]) -> list[str]:
-    """Return ffmpeg's options of libx264. Like us, ffmpeg lets x264 choose its threads."""
+    """Return ffmpeg's options for libx264. x264 chooses its number of threads, as in our runs."""
     flags = [part for name, value in options.items() for part in (f"-{name}", value)]
     return ["-c:v", "libx264", *flags, "-pix_fmt", "yuv420p", "-movflags", "+faststart"]
 
@@ -388,7 +388,7 @@ def read_benchmark(output: str, frames: int) -> Row:
 
 LAB_MODEL = "yolov4-tiny-person-vehicle"
 LAB_CONF = 0.95
-# Our int8 may be compared with the lab's fp32 only if int8 of trained networks agrees this well.
+# Our int8 against the lab's fp32 is fair only if int8 and fp32 of trained networks agree this well.
 LICENCE = 0.90
 LICENSED_BY = ("weights/yolo-fastest-1.1-xl.cfg", "weights/yolov5n.pt")
 LAB = "the lab's loop, torch fp32"

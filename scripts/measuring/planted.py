@@ -3,7 +3,7 @@
 A sleep in each call of the engine makes a frame longer by the whole sleep only if no other thread
 uses that time to catch up. With video encoding, or an engine thread per core, the codecs' threads
 catch up: on two busy cores they worked for 0.5 to 0.7 ms of each 2 ms sleep, and hid that part. So
-the check has one engine thread and no video, and the process that sleeps measures the effect.
+the check runs one engine thread and writes no video. The process that sleeps measures the effect.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def plant(
 
 
 def hook() -> None:
-    """Plant the sleep in the process of `compare` that runs the second variant, in folder 1."""
+    """Plant the sleep in the process of `compare` that runs the second variant (folder "1")."""
     share = float(os.environ.get(SHARE, 0))
     if not share:
         return

@@ -1,5 +1,5 @@
-"""Shared parts of the commands of scripts/bench: the machine's name, variants in turns, ratios
-within a round, a run of the command with its cost, and tables for the documents."""
+"""What the commands of scripts/bench share: name the machine, run variants in turns, compare them
+within each round, run a command and measure its cost, and print tables for the documents."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def run(
 ) -> Finished:
     """Run a command to its end. ``watch`` gets its process id about ten times a second.
 
-    Raises ClickException if it fails.
+    Raises ClickException if the command fails.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         start = time.perf_counter()

@@ -82,8 +82,8 @@ def prepare(
 
     Trained weights are not available everywhere. Random weights give the same outputs for every
     picture, and either no box or thousands. So we set the batch norms' statistics from the
-    pictures, and scale and shift the last layers of the class branches until about 30 boxes per
-    picture exceed the threshold. Then both programs have boxes to suppress, draw and write.
+    pictures. Then we scale and shift the last layers of the class branches until about 30 boxes per
+    picture exceed the threshold. Now both programs have boxes to suppress, draw and write.
     """
     import torch
     from ultralytics import YOLO
@@ -147,8 +147,8 @@ def spread_scores(model: Any, pictures: Sequence[Any]) -> None:
 def shift_to_wanted(yolo: Any, size: tuple[int, int], pictures: Sequence[Path]) -> float:
     """Return the shift of the scores that gives ``WANTED`` boxes per picture after NMS.
 
-    Only boxes of higher score can make NMS drop a box. So one run with a low threshold gives the
-    boxes of every higher threshold.
+    Only boxes of higher score can make NMS drop a box. So one run with a low threshold also gives
+    the boxes that every higher threshold would give.
     """
     cutoffs = []
     for path in pictures:
@@ -218,7 +218,7 @@ def write_data(folder: Path, pictures: Sequence[Path]) -> Path:
 
 
 def predict(model: Path, clip: Path, size: tuple[int, int], precision: str) -> dict[str, Any]:
-    """Run ``predict(save=True, stream=True)`` on a whole clip, or on a folder without saving.
+    """Run ``predict(stream=True)`` on a whole clip or on a folder. For a clip, also save the video.
 
     ``fps`` is measured from the first result to the end, without loading and the first picture.
     """
@@ -261,8 +261,8 @@ def predict(model: Path, clip: Path, size: tuple[int, int], precision: str) -> d
 
 
 def watch_openvino(precision: str, compiled: list[Any]) -> None:
-    """Let OpenVINO append each model that it compiles to ``compiled``, and set its precision, for
-    which ultralytics has no option. By default OpenVINO uses bf16 on CPUs that have it."""
+    """Record in ``compiled`` each model that OpenVINO compiles. Also set the precision, for which
+    ultralytics has no option. By default, OpenVINO uses bf16 on CPUs that have it."""
     import openvino
 
     class Watched(openvino.Core):

@@ -192,7 +192,7 @@ def test_null_engine_has_no_gain():
 
 @pytest.mark.parametrize(
     ("process_cpu_s", "others_s", "cores"),
-    [(1.6, 0, None), (1.61, 0, "1.6"), (2.2, 0.1, "2.0")],  # last: coarse clocks show 2.3 s
+    [(1.6, 0, None), (1.61, 0, "1.6"), (2.2, 0.1, "2.0")],  # last case: coarse clocks show 2.3 s
 )
 def test_cores_count_as_full_if_more_than_four_fifths_are_busy(process_cpu_s, others_s, cores):
     """The run takes one second on two cores."""
@@ -252,7 +252,7 @@ def test_gain_above_a_quarter_is_not_reported(rest, reported, sync):
 
 
 @pytest.mark.parametrize(("closing", "reported"), [(0.2, True), (3, False)])
-def test_slow_closing_of_files_suppresses_the_gain_of_inference(closing, reported):
+def test_slow_closing_of_files_hides_the_gain_without_inference(closing, reported):
     """The disk writes during inference, too, so closing files takes longer without inference."""
     loop = 10 - closing
     times = load(10, loop_ms=loop, sync=True, infer=1.5, write=loop - 1.5, process_cpu_s=0.5)
@@ -270,8 +270,8 @@ def test_codec_threads_limit_the_gain_in_the_plain_loop():
 
 
 def test_cpu_time_of_a_stage_excludes_other_threads_in_the_plain_loop():
-    """During inference, the process used 0.9 s of CPU time: 0.3 s in the stage's thread, 0.1 s in
-    the library's threads."""
+    """During inference, the process used 0.9 s of CPU time. The stage's thread used 0.3 s of this,
+    and the library's threads used 0.1 s."""
     split_up = replace(stages(infer=5)["infer"], cpu_s=0.9, split=split(3, 0, 2), library_cpu_s=0.1)
     each = {**stages(), "infer": split_up}
     for sync, ms in ((True, 4.0), (False, 10.0)):
@@ -291,7 +291,7 @@ def library(cpu_ms, busiest_ms, ready_ms, calls=100):
 
 
 NEEDS = [
-    # All in ms. 1. The stage's thread: time on a core, ready and blocked. 2. The library: CPU time
+    # All in ms. 1. Times of the stage's thread: on a core, ready, blocked. 2. The library: CPU time
     # of all its threads; CPU time of the busiest thread, and its wait for a core. 3. The need.
     ((1, 3, 0), None, 1),
     ((1, 3, 2), None, 3),  # a disk is equally slow when other threads use the cores

@@ -50,9 +50,9 @@ class Case:
     command begins, number). ``stdout``: "file", "full" (/dev/full) or "broken" (a pipe without a
     reader).
     ``closed``: descriptors to close before the command. ``copies``: how many processes run the
-    command at once in one folder. ``one_of``: at least one of them must end with this code.
+    command at once in one folder. ``one_of``: at least one process must end with this code.
     ``again``: afterwards the same command line runs once more, undisturbed, and must end with one
-    of these codes. ``may_change``: files that the command line names as its own outputs.
+    of these codes. ``may_change``: files that the command may change, as its outputs.
     ``modes``: path -> mode. ``owners``: path -> user id, if root runs the attacks.
     ``plain_user``: take away root's right to ignore modes (fresh processes only).
     ``pages``: path -> what two web servers send (see ``two_servers``); their addresses replace

@@ -1,8 +1,8 @@
 """Coverage-guided fuzzing of the program's own binary readers, by atheris (libFuzzer).
 
-The fuzzer keeps inputs that reach new branches of the reader and damages them further. So it gets
+The fuzzer keeps inputs that reach new branches of the reader, and damages them further. So it gets
 past checks that reject purely random damage. Each reader runs in its own process. An error that is
-not documented ends the process, and its input is kept.
+not documented ends the process. The input that caused it is kept.
 
     pip install 'detect-video[fuzz]'
 """
@@ -230,7 +230,7 @@ def run_reader(name: str, seconds: float, seed: int, keep: Path) -> ReaderResult
                 ],
                 cwd=CHECKOUT, capture_output=True, text=True, errors="replace", check=False,
                 env={**os.environ, "PYTHONPATH": str(CHECKOUT), "TMPDIR": place},
-                # TMPDIR is set, since the child does not remove its temporary folder when it ends
+                # TMPDIR is set, because the child ends without removing its temporary folder
             )  # fmt: skip
             text = done.stdout + done.stderr
             result.tried += int((re.findall(r"number_of_executed_units: (\d+)", text) or [0])[-1])

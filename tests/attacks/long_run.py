@@ -20,8 +20,8 @@ from tests.attacks.running import FAILURES, Outcome, Server
 
 MOST_KEPT = 20  # failed cases kept per kind and failure; further ones are only counted
 GOOD = "handled"
-# Counts cases that ended with an exit code of Python or of a library. These cases allow that code,
-# so they also count as handled.
+# The count of cases that ended with an exit code of Python or of a library. These cases allow that
+# code, so they also count as handled.
 LIBRARY_END = "library"
 
 
@@ -181,7 +181,7 @@ FIRST_CASES = 4000  # after this many cases in total, each kind has had its ``fi
 
 
 def keep(folder: Path, case: Case, outcome: Outcome, about: dict[str, object]) -> None:
-    """Write a case and its outcome, so that ``scripts/attack --case FOLDER`` runs it again."""
+    """Write a case and its outcome. ``scripts/attack --case FOLDER`` can then run it again."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     case.save(folder)

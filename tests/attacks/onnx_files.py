@@ -205,7 +205,7 @@ def _range(model: onnx.ModelProto) -> None:
 
 
 def _chain_of_giants(model: onnx.ModelProto) -> None:
-    """Chain additions like [2^12, 1] + [1, 2^12]. Shape inference finds no shape in the chain."""
+    """Chain sums of shapes like [2^12, 1] and [1, 2^12]. Shape inference finds no shape there."""
     name = _constant(model, "long", np.ones(1 << 12, np.float32))
     for at in range(8):
         shape = _constant(model, f"s{at}", np.array([-1, 1], np.int64))

@@ -260,7 +260,7 @@ def judge_output(outcome: Outcome) -> Iterator[tuple[str, str]]:
 
 
 def judge_received(received: Received) -> list[tuple[str, str]]:
-    """Return a single failure if the other server received secrets, even if in many requests."""
+    """Return at most one failure, however many requests took secrets to the other server."""
     if not (with_secrets := received.with_secrets()):
         return []
     first = with_secrets[0].strip()

@@ -2,8 +2,8 @@
 
 A fork takes milliseconds; starting Python and importing OpenCV, PyAV and onnx takes most of a
 second. The server never starts a thread, since a lock that another thread holds during a fork
-would stay locked in the child. So it imports no engine but ``null``, and checks that it has only
-one thread before it serves.
+would stay locked in the child. So it imports no engine's library, and checks that it has only one
+thread before it serves.
 
 It reads requests and writes replies, each a line of JSON. Every process that a case leaves behind
 becomes a child of the server (PR_SET_CHILD_SUBREAPER), which can then report and kill it.

@@ -1,7 +1,7 @@
 """Damaged and hostile versions of a real session; a seed selects the damage.
 
-``cases`` yields (name, files to replace in a valid session). In this process, ``attack`` replaces
-them, runs every command that reads a session, and returns the problems. To run thousands of cases:
+``cases`` yields (name, files to replace in a valid session). ``attack`` replaces them, runs every
+command that reads a session (in this process), and returns the problems. To run thousands of cases:
 
     python -m tests.attacks.sessions --cases 3000 --seed 7
 """
@@ -190,7 +190,7 @@ def named(session: Path) -> Iterator[Case]:
 
 
 def _with_deep_value(document: Any) -> bytes:
-    """Return valid JSON within the parser's limit of depth, but deeper than any document."""
+    """Return valid JSON, deeper than any document, but within the parser's limit of depth."""
     text = json.dumps({**document, "config": {"a": {"b": "HERE"}}, "more": "HERE"})
     return text.replace('"HERE"', "[" * 400 + "]" * 400).encode()
 
@@ -325,7 +325,7 @@ class _HangError(BaseException):
 
 def attack(session: Path, intact: Path, case: Case) -> list[str]:
     """Run the commands on ``session`` with the case's files in it, and return the problems.
-    ``intact`` is an undamaged session to compare with. Restore the files afterwards."""
+    ``intact`` is an undamaged session to compare with. At the end, the files are restored."""
     name, files = case
     kept = {file: _take(session / file) for file in files}
     try:

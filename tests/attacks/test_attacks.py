@@ -1,4 +1,4 @@
-"""A few fixed cases of the attacks, and tests that each check of the attacks can fail.
+"""A few fixed cases of the attacks. Other tests show that each check of the attacks can fail.
 
 ``scripts/attack --minutes 30 --seed N`` is the long run.
 """
@@ -213,7 +213,7 @@ def test_replies_of_the_page_are_judged(answer, locked, expected):
     assert list(known) == []
 
 
-def test_case_fails_if_it_prints_a_visitors_bytes_or_an_error_of_the_page():
+def test_output_that_shows_a_visitors_bytes_or_a_page_error_is_a_failure():
     for text, expected in ((MARK, ["other"]), (b"error in the page: x", ["other"]), (b"hm", [])):
         outcome = Outcome([143], stdout=[b""], stderr=[text])
         assert [what for what, _ in judge_output(outcome)] == expected

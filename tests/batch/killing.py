@@ -52,7 +52,7 @@ def make_clips(
     names: Sequence[str] = NAMES,
     nasty: bool = True,
 ) -> list[Path]:
-    """Cut ``count`` clips of 8 to 24 frames out of the videos ``names``, in three folders. If
+    """Cut ``count`` clips of 8 to 24 frames out of the videos ``names``, into three folders. If
     ``nasty``, also copy the nasty videos narrower than 8192 pixels. Return all paths, sorted."""
     paths: list[Path] = []
     delays = random.Random(0)
@@ -280,7 +280,7 @@ def _faults_of_dataset(out: Path) -> Iterator[str]:
         expected[partition(str(out), record["name"]).name] = record["detections"]
     present = {path.name for path in (out / FOLDER).iterdir()}
     for name in present ^ expected.keys():
-        yield f"{FOLDER}/{name}: a partition without an item, or an item without it"
+        yield f"{FOLDER}/{name}: a partition without an item, or an item without its partition"
     for name in present & expected.keys():
         (file,) = (out / FOLDER / name).iterdir()
         rows = pyarrow.parquet.read_metadata(file).num_rows

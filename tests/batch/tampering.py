@@ -177,7 +177,7 @@ def marker_of_another(harm: Harm) -> None:
 
 
 def marker_renamed(harm: Harm) -> None:
-    """Change the marker's name to a path outside the folder or to an item's name; keep its key."""
+    """Replace the name in the marker by an item's name or by a path outside the folder."""
     document = harm.document(harm.marker)
     document["name"] = harm.random.choice((*OUTSIDE, *CLIPS))
     harm.marker.write_text(json.dumps(document))
@@ -238,7 +238,7 @@ def folder_linked(harm: Harm) -> None:
 
 
 def scratch_linked(harm: Harm) -> None:
-    """Replace the scratch folders of an item and of its parts by links. Remove its results."""
+    """Replace the scratch folders of an item and of its parts by links. Remove the results."""
     digest = hashlib.sha256(harm.item.encode()).hexdigest()[:16]
     harm.link(harm.out / f"{SCRATCH}{digest}")
     key = harm.document(harm.marker)["key"]
@@ -285,7 +285,7 @@ def own_file_special(harm: Harm) -> None:
 
 
 def job_values(harm: Harm) -> None:
-    """Set an option of the workers to a value of another type or to a path outside the folder."""
+    """Set an option in job.json to a value of another type, or to a path outside the folder."""
     path, random = harm.out / "job.json", harm.random
     document = json.loads(path.read_text())
     group = random.choice(("config", "asked", "flags"))
@@ -324,7 +324,7 @@ def manifest_no_database(harm: Harm) -> None:
 
 
 def manifest_names(harm: Harm) -> None:
-    """Rename an item in the manifest: to a path outside the folder, or to a name of no item."""
+    """Rename an item in the manifest to a path outside the folder or to a name that no item has."""
     name = harm.random.choice((*OUTSIDE, "sub", "a.mp4/x", "x/y/z"))
     with suppress(UnicodeEncodeError):
         name.encode()
@@ -378,7 +378,7 @@ def manifest_paths(harm: Harm) -> None:
 
 
 def manifest_schema(harm: Harm) -> None:
-    """Add a trigger or a column, rename a column, or drop a table, perhaps with a replacement."""
+    """Add a trigger or a column, rename a column, or drop or replace a table."""
     harm.sql(
         *harm.random.choice(
             (
@@ -464,7 +464,7 @@ def failures_changed(harm: Harm) -> None:
 
 
 def parts_made_up(harm: Harm) -> None:
-    """Forge the parts of an item that a killed job would leave, with a damaged plan."""
+    """Forge an item's parts, as a killed job would leave them, but with a damaged plan."""
     key = str(harm.document(harm.marker)["key"])
     folder = harm.out / folder_name(harm.item, key)
     (folder / "part-0").mkdir(parents=True)

@@ -89,7 +89,7 @@ def test_commit_replaces_earlier_objects_of_the_item(store):
     assert keys(store) == []
 
 
-def test_scratch_of_killed_workers_is_removed(store, tmp_path):
+def test_scratch_folders_of_killed_workers_are_removed(store, tmp_path):
     outputs = BucketOutputs(PLACE)
     outputs.begin(TASK.name)
     outputs.begin("b.mp4")
@@ -174,7 +174,7 @@ def test_failures_are_written_to_the_store(store):
     store.pipe_file("bucket/in/b.mp4", b"x")
     result, pool = run(store, answers=lambda task, _: refused(task) if "b" in task.name else None)
     assert result.exit.code == 7
-    # Failed items of a store are retried at the end, since it may have been unreachable.
+    # Failed items of a store are retried at the end, because the store may have been unreachable.
     assert pool.tried == ["a.mp4", "b.mp4", "b.mp4"]
     [failure] = map(json.loads, store.cat_file("bucket/out/failures.jsonl").splitlines())
     assert (failure["source"], failure["tries"]) == ("gs://bucket/in/b.mp4", 2)

@@ -119,7 +119,7 @@ def test_finished_and_failed_items_are_reported(out):
         (2, {"workers": 2}, {1}),  # one core per worker, since the node has only two
     ],
 )
-def test_workers_and_their_cores_are_limited_by_items_option_and_node(out, cores, asked, each):
+def test_numbers_of_workers_and_of_their_cores_are_limited(out, cores, asked, each):
     job = ClusterJob(out, node("a", cores), **asked).begin()
     job.wait_until(lambda: job.states() == ["idle"] * 2)
     assert len(job.ray.placed) == 2
@@ -238,7 +238,7 @@ def test_restart_waits_for_memory_to_be_released(out):
     assert job.clock.now - ended >= 4
 
 
-def test_idle_worker_may_lose_its_node_any_number_of_times(out):
+def test_job_goes_on_however_often_an_idle_worker_is_lost(out):
     job = ClusterJob(out, node("a")).begin()
     job.ray.dies_in_hello = "its node has died"
     job.ray.actors[0].dead = "its node has died"
@@ -319,7 +319,7 @@ def test_unfit_node_is_avoided_for_the_rest_of_the_job(out):
     assert job.pool.is_alive()
 
 
-def test_silent_head_node_ends_the_job_after_its_time_limit(out):
+def test_job_ends_if_the_head_node_is_silent_for_too_long(out):
     job = ClusterJob(out, node("a")).begin()
     job.submit("slow")
     job.ray.silent = 60.0  # within the time limit

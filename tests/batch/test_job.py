@@ -104,7 +104,7 @@ def test_resume_repeats_changed_items_and_reports_them(job, tmp_path):
     ],
     ids=str,
 )
-def test_resume_repeats_items_only_if_model_or_options_affect_results(job, flags, facts, redone):
+def test_resume_repeats_items_only_if_a_change_affects_their_results(job, flags, facts, redone):
     job()
     assert job(resume=True, flags=flags, facts=replace(FACTS, **facts))[0].items.done == redone
 
@@ -165,7 +165,7 @@ def test_item_with_a_damaged_source_is_done_and_the_job_exits_7(job, tmp_path):
         assert "found: 4 person\n4 files with objects, 0 empty" in out.getvalue()
 
 
-def test_summary_of_found_objects_names_items_without_objects():
+def test_summary_names_items_without_objects():
     items = {"a": (False, {}), "b": (True, {"car": 2}), "c": (False, None)}
     sums = Found(classes={"car": 2}, filled=1, empty=["a"], damaged=["b"], unknown=1)
     assert Found.of(items) == sums
@@ -365,7 +365,7 @@ def test_refused_name_is_counted_by_one_shard(job, tmp_path):
     assert look(str(tmp_path / "out")).items == ItemCounts(done=4, failed=1)
 
 
-def test_shard_needs_resume_if_it_ran_before_or_the_number_of_shards_changed(job):
+def test_repeated_shard_or_another_number_of_shards_needs_resume(job):
     job(shard=Shard(1, 2))
     for shard in (Shard(1, 2), Shard(1, 3)):
         with pytest.raises(UsageError, match="--resume"):

@@ -132,7 +132,7 @@ def test_long_item_is_planned_then_detected_in_parts_then_joined(job, tmp_path):
     assert result.report.between_s == pytest.approx(0.1 * (3 + 5))
 
 
-def test_label_of_a_task_has_the_number_of_its_part_or_says_joining():
+def test_label_of_a_task_names_its_step():
     task = Task(name="a.mp4", path="", version="")
     steps = [Piece(do="plan"), Piece(do="part", number=2, of=8), Piece(do="join", of=8)]
     labels = [replace(task, piece=piece).label for piece in steps]

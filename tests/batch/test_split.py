@@ -108,7 +108,7 @@ def check_equal(
 @pytest.mark.slow
 @pytest.mark.parametrize("decoder", ["auto", "av"])
 @pytest.mark.parametrize("name", CLIPS)
-def test_rows_of_joined_parts_equal_one_run(
+def test_rows_of_joined_parts_equal_those_of_one_run(
     name: str, decoder: str, folder: Path, tmp_path: Path
 ) -> None:
     config = make_config("jsonl", "csv", batch=3, decoder=decoder)

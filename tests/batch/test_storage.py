@@ -263,7 +263,7 @@ def test_second_create_does_not_overwrite_the_settings_file(store):
     assert store.cat_file("videos/out/job.json") == b"first"
 
 
-def test_error_for_an_unreachable_store_names_the_endpoint_variable(store, wire):
+def test_error_names_the_endpoint_variable_if_the_store_is_unreachable(store, wire):
     wire.dead = True
     with pytest.raises(SourceError, match=r"connection.*AWS_ENDPOINT_URL"):
         look_at("s3://videos/in/a.mp4")

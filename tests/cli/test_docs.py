@@ -216,7 +216,7 @@ def first_column(page: str, heading: str) -> list[str]:
     return [name for cell in cells for name in re.findall(r"\w+", cell)]
 
 
-def test_tables_list_every_exit_code_output_and_pass():
+def test_tables_list_all_exit_codes_outputs_and_passes():
     codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
     assert {int(code) for code in first_column("docs/usage.md", "## Exit codes")} == codes
     assert set(first_column("docs/usage.md", "## Outputs")) == set(sinks.names())

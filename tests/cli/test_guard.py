@@ -117,7 +117,7 @@ def test_output_does_not_replace_a_source_that_is_read_later(here: Path) -> None
     assert (here / "out/in-null-detected.mp4").read_bytes() == before
 
 
-def test_run_that_numbers_its_output_says_that_the_earlier_file_is_kept(here: Path) -> None:
+def test_run_says_whether_it_keeps_an_earlier_output(here: Path) -> None:
     words = [["in.mp4", *map(str, NULL), "--conf", conf] for conf in ("0.3", "0.4")]
     assert ["is kept:" in invoke(*one).stdout for one in words] == [False, True]
 

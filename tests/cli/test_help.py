@@ -264,7 +264,7 @@ def test_ultralytics_commands_are_translated(theirs, monkeypatch, tmp_path):
     HABITS,
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_error_for_a_foreign_option_names_our_option(words, answer, monkeypatch, tmp_path):
+def test_foreign_option_is_refused_with_the_name_of_ours(words, answer, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     code, message = refusal_of(words)
     assert answer in message

@@ -64,7 +64,7 @@ def assert_hidden(secret: str, folder: Path, *texts: str) -> None:
 
 
 @pytest.mark.slow
-def test_outputs_of_a_video_url_are_named_after_it(web, out):
+def test_outputs_of_a_video_url_are_named_after_the_url(web, out):
     web.put("/a%20b/caf%C3%A9.mp4", web.pages["/clip.mp4"].data)
     url = f"{web.url('/a%20b/caf%C3%A9.mp4')}?token={TOKEN}&sig={TOKEN}2"
     process = run_ok(url, "--start", "0.4", "--duration", "1", *NULL, cwd=out)
@@ -162,7 +162,7 @@ def config(**given):
     return merge_levels((COMMAND_LINE, given)), given
 
 
-def test_address_with_a_camera_option_is_a_camera_without_a_request(web):
+def test_no_request_is_sent_to_an_address_with_a_camera_option(web):
     for given in ({"policy": "latest"}, {"record": "copy"}, {"wait": True}, {"repeat": True}):
         assert reads_cameras([web.url("/clip.mp4"), web.url("/watch")], *config(**given))
     assert web.requests == []

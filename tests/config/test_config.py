@@ -235,7 +235,7 @@ def test_class_names_in_a_config_file_are_read_or_refused(tmp_path, names, read)
         assert resolve_config(str(file), {}).network.class_names == read
 
 
-def test_error_for_a_keyword_of_another_program_names_our_keyword():
+def test_foreign_keyword_is_answered_with_ours():
     assert answer_keyword("save_txt", True, KEYWORDS) == IN_PYTHON["save_txt"]
     assert answer_keyword("imgsz", 640, KEYWORDS) == "use size=640"
     assert answer_keyword("nothing_of_the_kind", 1, KEYWORDS) is None

@@ -1,4 +1,4 @@
-"""Conformance of every engine in the folder, on networks whose answers are known."""
+"""Conformance of every engine of detector/core/engines, on networks with known answers."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_slots_and_outputs_have_the_declared_shapes_and_types(name, batch):
 
 @pytest.mark.slow
 def test_layers_report_the_executed_precision(case):
-    """Some layer ran in the requested precision, or a note says why none did."""
+    """If layers are reported, one ran in the requested precision, or a note says why none did."""
     network = open_network("yolov4-tiny-person-vehicle", random_seed=7, size=(64, 96))
     with engines.open(case.name, network, case.options()) as engine:
         assert engine.precision == case.precision

@@ -1,4 +1,4 @@
-"""Built graphs and lists of executed layers are reused until what they depend on changes."""
+"""Built graphs and lists of executed layers are reused until the model, options or code change."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_engine_is_asked_for_layers_once(tmp_path):
     assert engine.asked == 1
 
 
-def test_engine_is_asked_again_if_its_precision_options_or_version_change(tmp_path, monkeypatch):
+def test_engine_is_asked_again_if_its_version_precision_or_options_change(tmp_path, monkeypatch):
     path = str(tmp_path / "x.onnx")
     layers_of(FakeEngine(), path)
     other, own, later = FakeEngine("int8"), FakeEngine(), FakeEngine()

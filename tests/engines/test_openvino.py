@@ -280,7 +280,7 @@ def test_best_concurrency_fills_the_cores(monkeypatch, options, at_once):
         ({"through": "multi"}, "through=multi: give hetero"),
     ],
 )
-def test_invalid_option_value_lists_the_valid_ones(own, message):
+def test_error_lists_the_valid_values_of_an_option(own, message):
     with pytest.raises(UsageError, match=message):
         engines.open("openvino", plus_one(), EngineOptions(own=own))
 

@@ -421,7 +421,7 @@ def test_size_or_batch_that_differs_from_the_fixed_one_is_refused(tmp_path):
         open_network(str(folder), batch=2)
 
 
-def test_refusal_of_other_engines_and_int8_says_what_to_use(tmp_path):
+def test_error_for_another_engine_or_int8_says_what_to_use(tmp_path):
     folder = write(tmp_path, exports.anchor_free())
     with pytest.raises(EngineError, match="engine openvino"):
         Detector(str(folder), engine="ort")

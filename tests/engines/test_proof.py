@@ -482,7 +482,7 @@ def test_group_writable_folder_is_used_only_if_the_group_is_our_own(folder):
 
 @root_only
 def test_files_of_root_need_no_proof(folder, tmp_path, monkeypatch):
-    """Root, who made these files (as administrator or in an image), can also change the program."""
+    """Root made these files, as administrator or in an image. Root can also change the program."""
     path = Path(export(plus_one(), folder).path)
     for place in (folder, path, path.with_suffix(".json")):
         place.chmod(place.stat().st_mode | 0o055)

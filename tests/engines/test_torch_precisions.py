@@ -56,7 +56,7 @@ def test_layers_after_the_last_convolution_stay_float32():
         assert decoded == np.float32(100) * np.float32(0.001), "must not be rounded to bf16"
 
 
-def test_constant_that_bf16_and_float32_layers_read_is_kept_in_both_types():
+def test_constant_read_by_bf16_and_float32_layers_is_kept_in_both_types():
     from onnx import helper
 
     network = with_decoding()

@@ -46,8 +46,8 @@ FILES_THAT_USE_OBJECTS = {"engine.py", "build.py", "layers.py", "running.py", "p
 
 def names_used(module: str = "trt") -> dict[str, set[str]]:
     """Map each class ("" for the module) to the names of its attributes that the sources use, such
-    as trt.X.Y, config.z or self._context.w. ``module``: the variable that holds the module, "rtx"
-    in code that is only for TensorRT for RTX, otherwise "trt"."""
+    as trt.X.Y, config.z or self._context.w. ``module``: the variable that holds the module. It
+    is "trt", or "rtx" in code that is only for TensorRT for RTX."""
     found: dict[str, set[str]] = {}
     for file in SOURCES:
         for node in ast.walk(ast.parse(file.read_text())):

@@ -102,7 +102,7 @@ def test_own_options_reach_the_builder(tensorrt, tmp_path):
     made = tensorrt.fake.builds[0]
     assert (made["workspace"], made["level"], made["portable"]) == (64 << 20, 1, True)
     assert (made["hardware"], made["verbosity"]) == ("AMPERE_PLUS", "LAYER_NAMES_ONLY")
-    # The plan contains a runtime, which may start, since we built the plan.
+    # The plan contains a runtime. We let it start, because we built the plan.
     with engines.open("trt", ready.network, ready.options) as engine:
         assert {layer.precision for layer in engine.execution()} == {"unknown"}
 
@@ -187,7 +187,7 @@ def test_ctrl_c_while_building_passes_through(tensorrt, tmp_path):
     assert plans(tmp_path) == []
 
 
-def test_batch_size_in_a_constant_is_refused_with_the_name_of_the_node(tensorrt, tmp_path):
+def test_error_names_a_node_whose_constant_has_the_batch_size(tensorrt, tmp_path):
     network = plus_one(2)
     graph = network.graph.graph
     graph.initializer.add(name="pads", data_type=1, dims=[2, 3, 2, 3], float_data=[0.0] * 36)
@@ -265,7 +265,7 @@ ZEROS = ", ".join(["0"] * 18)
         ("q = QuantizeLinear<output_dtype = 3>(f, scale) y = DequantizeLinear(q, scale)", None),
     ],
 )
-def test_refusal_of_a_node_that_cannot_be_built_names_the_node(tensorrt, nodes, message):
+def test_error_names_a_node_that_cannot_be_built(tensorrt, nodes, message):
     constants = "float scale = {0.5}, uint8 u8 = {0}, int8 s8 = {0}, int64[1] k = {3841}"
     constants += f", int64[1] size = {{4000}}, int64[1, 2, 3, 3] zeros = {{{ZEROS}}}"
     head = f"(uint8[1, 2, 3, 3] u) => (float[1, 2, 3, 3] y) <{constants}>"
@@ -275,7 +275,7 @@ def test_refusal_of_a_node_that_cannot_be_built_names_the_node(tensorrt, nodes, 
         opened(network).close()
 
 
-def test_error_for_a_layer_that_lacks_memory_names_the_option(tensorrt, tmp_path):
+def test_error_names_the_option_if_a_layer_lacks_memory(tensorrt, tmp_path):
     with pytest.raises(EngineError, match=r"within workspace limit.* workspace_mb than 1, or none"):
         built(tensorrt, tmp_path, open_network("street-1"), own={"workspace_mb": 1})
 
@@ -293,7 +293,7 @@ def spoiled(data: bytes) -> bytes:
         (lambda data: b"PK\3\4" + data[4:], r"not a TensorRT plan: it begins with b'PK"),
     ],
 )
-def test_refusal_of_a_corrupt_plan_names_the_file(tensorrt, tmp_path, change, message):
+def test_error_names_the_file_of_a_corrupt_plan(tensorrt, tmp_path, change, message):
     ready = built(tensorrt, tmp_path)
     file = Path(ready.options.artefact)
     file.write_bytes(change(file.read_bytes()))
@@ -303,7 +303,7 @@ def test_refusal_of_a_corrupt_plan_names_the_file(tensorrt, tmp_path, change, me
     assert tensorrt.device.allocations == {}
 
 
-def test_refusal_of_a_plan_of_another_gpu_or_version_names_the_file(monkeypatch, tmp_path):
+def test_error_names_a_plan_of_another_gpu_or_version(monkeypatch, tmp_path):
     ready = built(install_fake_tensorrt(monkeypatch, 10), tmp_path)
     for major, gpus, message in (
         (10, (("Fake H100", (9, 0)),), "it was built for another GPU"),

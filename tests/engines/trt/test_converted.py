@@ -119,7 +119,7 @@ def test_onnx_runtime_gives_the_same_detections_for_the_same_graph(
 def test_each_mac_is_counted_once_in_the_precision_of_its_layer(
     monkeypatch, network, place, major, precision
 ):
-    """A convolution before an output is counted, too, although a Cast node now has its old name."""
+    """A convolution before an output is counted, although a Cast node has taken over its name."""
     install_fake_tensorrt(monkeypatch, major)
     ready = ready_for(network, precision, place)
     with engines.open("trt", ready.network, ready.options) as engine:

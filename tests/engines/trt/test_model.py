@@ -36,7 +36,7 @@ def place(tmp_path) -> Path:
 
 
 def plan_file(machine, place: Path, name: str = "x.trt", half: bool = False) -> str:
-    """Write x.trt, a float NCHW plan of the cfg's network with the weights of seed 1."""
+    """Write a float NCHW plan of the cfg's network, with random weights of seed 1."""
     network = open_network(str(place / "t.cfg"), random_seed=1)
     (place / name).write_bytes(plan_of(machine, as_exported(network, half)))
     return str(place / name)
@@ -77,7 +77,7 @@ def test_cfg_and_names_next_to_the_plan_are_found(machine, place):
     assert open_network(file).names == ("class0", "class1")
 
 
-def test_refusal_of_a_cfg_that_does_not_fit_lists_the_tensors(machine, place):
+def test_error_lists_the_tensors_if_the_cfg_does_not_fit(machine, place):
     file = plan_file(machine, place)
     (place / "other.cfg").write_text(
         CFG.replace("classes=2", "classes=3").replace("filters=14", "filters=16")
@@ -198,7 +198,7 @@ def test_cfg_for_a_model_that_needs_none_is_refused(place):
         open_network(str(place / "t.cfg"), random_seed=1, cfg="x.cfg")
 
 
-def test_refusal_of_a_plan_with_a_second_input_lists_its_tensors(machine, place):
+def test_error_lists_the_tensors_of_a_plan_with_two_inputs(machine, place):
     file = place / "two.trt"
     tensors = "(float[1, 3, 2, 3] images, float[1] extra) => (float[1, 3, 2, 3] y)"
     file.write_bytes(plan_of(machine, parsed(f"{tensors} {{ [a] y = Mul(images, extra) }}")))
@@ -225,7 +225,7 @@ def test_refusal_of_a_plan_with_a_second_input_lists_its_tensors(machine, place)
         ),
     ],
 )
-def test_refusal_of_a_file_that_is_not_a_plan_names_the_file(machine, place, data, message):
+def test_error_names_a_file_that_is_not_a_plan(machine, place, data, message):
     (place / "bad.trt").write_bytes(data)
     with pytest.raises(ModelError, match=message) as caught:
         open_network(str(place / "bad.trt"), cfg=str(place / "t.cfg"))
