@@ -226,7 +226,7 @@ class _OpenVariant:
         self.source = opening.source
         self.folder = Path(opening.folder)
         self._timer = PhaseTimer()
-        # The network's input takes the source's shape unless --size is given (640: 640x640).
+        # Without --size, the network's input takes the source's shape. (--size 640 is 640x640.)
         sized = self.config.runtime.size is not None
         self.plan = resolve(self.config, self._timer, specs=() if sized else [self.source])
         self.machine: LoadedModel = self.plan.loaded
