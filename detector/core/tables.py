@@ -37,13 +37,13 @@ class Rounded(float):
 class Column:
     """A column of a table.
 
-    ``key``: its name in CSV, and the attribute or key of a row that it shows (``agreement.share``
-    is an attribute of an attribute). ``value``: a function that returns what to show for a row,
-    instead of ``key``. ``title``: its heading; None: the key. ``form``: a Python format for its
-    numbers; if empty, ``plain`` formats them. ``unit``: the unit of its numbers. ``out``: narrow
-    terminals omit columns in this order, 1 first; a column with 0 always stays. ``right``:
-    alignment; None aligns text left and numbers right. ``whole``: its cells are not wrapped.
-    ``longest``: a terminal shortens longer cells in the middle. ``absent``: the text for None.
+    ``key``: the column's name in CSV, and the attribute or key to show of each row
+    (``agreement.share``: an attribute of an attribute). ``value``: a function of a row that returns
+    what to show; None: use ``key``. ``title``: its heading; None: the key. ``form``: a Python
+    format for its numbers; if empty, ``plain`` formats them. ``unit``: the unit of its numbers.
+    ``out``: narrow terminals omit columns in this order, 1 first; a column with 0 always stays.
+    ``right``: alignment; None aligns text left and numbers right. ``whole``: cells are not wrapped.
+    ``longest``: a terminal shortens cells to this length (0: never). ``absent``: the text for None.
     """
 
     key: str
@@ -91,8 +91,8 @@ class Table:
     """A table. ``name``: its anchor in a page. ``rows``: the objects that columns read.
 
     A terminal prints ``title`` above it and ``caption`` below. ``unit``: the unit that the title
-    states, so headings omit it. ``dim``: indexes of dimmed rows. A page folds away rows after the
-    first ``most``, and calls them ``rest``.
+    states, so headings omit it. ``dim``: indexes of dimmed rows. ``most``: a page shows this many
+    rows and folds away the others. ``rest``: a noun for the rows, such as "layers".
     """
 
     name: str
@@ -128,7 +128,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """A table that folds away rows after the first ``most``, and calls them ``rest``."""
+    """A table of texts. ``most`` and ``rest`` are as in ``Table``."""
 
     name: str
     columns: Sequence[str]
@@ -165,7 +165,7 @@ def plain(value: float) -> str:
 
 
 def csv_text(table: Table) -> str:
-    """Return CSV: six significant digits, and no cell that a spreadsheet takes for a formula."""
+    """Return CSV. Numbers have six significant digits. Cells cannot be read as formulas."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([column.key for column in table.columns])

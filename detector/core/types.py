@@ -115,9 +115,9 @@ class Frame:
     need not start at 0); ``time_s`` = pts * time_base. Both ignore jumps of the container's clock.
     ``behind``: how many ticks ``pts`` is behind that clock. ``rewinds``: how often that clock was
     set back. ``path``: the picture's file if the source is a folder or glob, else None. ``name``:
-    file name, for outputs, with folders in front if two pictures of a source share it. ``picture``:
-    BGR, or planes of YUV if the source was opened for them; ``image`` is BGR, converted from planes
-    on first access, so do not draw into the planes after that. ``source``: set by
+    what outputs call the picture: its file name, with folders in front if that is not unique.
+    ``picture``: BGR, or planes of YUV if the source was opened for them. ``image`` is always BGR:
+    the first access converts the planes; do not draw into them afterwards. ``source``: set by
     ``Detector.stream``. ``arrival``: for cameras only. ``reused``: nothing moved (--skip-still), so
     the frame has the detections of the last inferred one. ``coasting``: its boxes come from tracks
     (--infer-every). ``cut``: whether a scene begins with this frame; None if not checked.
@@ -383,7 +383,7 @@ class Detections:
         return Detection((x1, y1, x2, y2), float(self.scores[i]), class_id, self.name(i))
 
     def of(self, *classes: str | int) -> Self:
-        """Return the objects of these classes (names or ids). Raises KeyError if unknown."""
+        """Return the objects of these classes (names or ids). Raises KeyError for unknown names."""
         unknown = [name for name in classes if isinstance(name, str) and name not in self.names]
         if unknown:
             raise KeyError(f"unknown class {unknown[0]!r}; known: {', '.join(self.names)}")
@@ -463,9 +463,9 @@ class LabelledPicture:
 
     Two kinds of boxes are not targets: a detection that matches such a box counts neither as right
     nor as wrong. An ``ignored`` box matches one detection, by IoU. A ``crowd`` (COCO's iscrowd)
-    matches any number, by the share of each that is inside it. ``labelled``: the annotated classes;
-    None means all. Objects of other classes may lack a box, so detections of these classes do not
-    count. ``track_ids``: boxes of one object share an id; None if the labels have no ids.
+    matches any number of detections, by the share of each detection that is inside the crowd.
+    ``labelled``: the annotated classes; None means all. Detections of other classes do not count,
+    as their objects may lack a box. ``track_ids``: boxes of one object share an id; None: no ids.
     """
 
     id: int  # its id in the label file, otherwise its index in the list

@@ -86,7 +86,7 @@ def import_files(package: str, *folders: str) -> list[ModuleType]:
 
 @cache
 def find_files(folder: str, *wings: str) -> Mapping[str, str]:
-    """Map name -> module for ``WING/folder`` of these wings, or of all. Imports none of them."""
+    """Map name -> module for ``WING/folder`` of ``wings`` (none given: all). Imports no module."""
     return {
         name: f"detector.{wing}.{folder}.{name}"
         for wing in wings or names()
@@ -96,8 +96,8 @@ def find_files(folder: str, *wings: str) -> Mapping[str, str]:
 
 @cache
 def read_literal(module: str, name: str) -> Any:
-    """Return the literal that a module, or a class in it, assigns to ``name`` on one line, or None.
-    Reads the source file without importing it."""
+    """Return the literal from a line ``name = ...`` of a module or of a class in it; None without
+    such a line. Reads the source file without importing it."""
     path = ROOT.parent.joinpath(*module.split("."))
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     if not file.is_file() and (spec := find_spec(module)) and spec.origin:

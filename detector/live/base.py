@@ -105,8 +105,8 @@ class ZoneShape(Protocol):
 
 
 class ZoneBook(Protocol):
-    """The counts of a camera or file, which ``detector/tracks`` keeps. ``finish`` ends the counts.
-    Each call of ``finish`` returns the last ``Detections.scene``."""
+    """The counts of a camera or file, kept by ``detector/tracks``. ``finish`` ends the counts and
+    returns the last ``Detections.scene``; so does each further call."""
 
     def shapes(self) -> Sequence[ZoneShape]: ...
     def finish(self) -> Any: ...

@@ -19,7 +19,7 @@ SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)(%?)")
 
 
 def parse_share(text: str) -> float:
-    """Parse ``0.5%`` and ``0.005`` as 0.005. Raises UsageError outside 0 to 1."""
+    """Parse ``0.5%`` and ``0.005`` as 0.005. Raises UsageError unless 0 <= share < 1."""
     match = SHARE.fullmatch(text.strip())
     share = float(match[1]) / (100 if match[2] else 1) if match else -1.0
     if not 0 <= share < 1:
@@ -47,7 +47,7 @@ class Stillness:
             slot = slot[0]
         height, width = slot.shape[:2]
         size = max(1, width // CELL), max(1, height // CELL)
-        # Halving the size twice takes cv2 a third of the time of one step by four.
+        # cv2 halves twice in a third of the time that one step by four would take.
         half = cv2.resize(slot, (2 * size[0], 2 * size[1]), interpolation=cv2.INTER_AREA)
         cells = cv2.resize(half, size, interpolation=cv2.INTER_AREA)
         before = self._inferred.get(camera)
@@ -59,7 +59,7 @@ class Stillness:
         return False
 
     def remember(self, frame: Frame, detections: Detections) -> None:
-        """Store the detections of an inferred frame, source pixels."""
+        """Store the detections of an inferred frame, in source pixels."""
         self._last[_find_camera(frame)[0]] = detections
 
     def recall(self, frame: Frame) -> Detections:

@@ -1,11 +1,11 @@
 """Cut a picture into tiles, each an input of the network, and join their detections.
 
 A picture is reduced to the size of a network's input. Tiles are reduced less, so that small objects
-stay larger (sliced inference: Akyon et al., 2022, "Slicing Aided Hyper Inference", whose overlap of
-a fifth we use). The whole picture is an input too, because tiles cut large objects.
+stay larger. This is sliced inference (Akyon et al., 2022, "Slicing Aided Hyper Inference"). Tiles
+overlap by a fifth, as in that paper. Tiles cut large objects, so the whole picture is an input too.
 
-Boxes of two inputs are one object if they have the same class and an IoU above ``SAME``. A box at a
-seam, which is an edge of a tile inside the picture, may be only a piece of the object. Overlapping
+Boxes of two inputs are one object if they have the same class and an IoU above ``SAME``. A seam is
+a tile's edge inside the picture. A box at a seam may be only a piece of an object. Overlapping
 tiles should find the same objects in their common pixels. So if one box is at a seam, both are
 clipped to these pixels before they are compared. A piece also belongs to a whole box that contains
 more than ``INSIDE`` of its area. From the boxes of one object we keep
@@ -38,7 +38,7 @@ from detector.core.types import (
 OVERLAP = 0.2  # share of a tile's side that overlaps the next tile
 SAME = 0.5  # IoU, in the pixels that both inputs show
 INSIDE = 0.5  # share of a piece's area that the whole box contains
-BLOCK = 256  # boxes compared with all others at once
+BLOCK = 256  # number of boxes that are compared with all others at once
 EDGE = 0.03  # share of a tile's side; a box that ends this close to a seam counts as cut
 
 Boxes = NDArray[np.float32]  # xyxy [M, 4]
@@ -66,7 +66,7 @@ def regions(width: int, height: int, columns: int, rows: int) -> tuple[Region, .
 
 
 def _split(length: int, count: int) -> list[tuple[int, int]]:
-    """Return start and end of ``count`` equal parts, overlapping by ``OVERLAP`` of each."""
+    """Return start and end of ``count`` equal parts. Neighbours share ``OVERLAP`` of a part."""
     part = length / (count - (count - 1) * OVERLAP)
     ends = []
     for at in range(count):
@@ -85,7 +85,7 @@ def cut_out(picture: AnyPicture, region: Region) -> AnyPicture:
     """Return a part of a picture as a view."""
     x1, y1, x2, y2 = region
     half = np.s_[y1 // 2 : (y2 + 1) // 2, x1 // 2 : (x2 + 1) // 2]
-    if isinstance(picture, Reduced):  # with tiles, its factor is 2: regions begin at even pixels
+    if isinstance(picture, Reduced):  # with tiles, its factor is 2, so ``half`` fits
         return Reduced(picture.pixels[half], picture.factor, x2 - x1, y2 - y1)
     if not isinstance(picture, Planes):
         return picture[y1:y2, x1:x2]
@@ -122,7 +122,7 @@ class FrameTiles:
 
 
 def each_given_tile(head: Callable[[Outputs], Candidates]) -> Callable[[Outputs], list[Candidates]]:
-    """Return a head like that of ``each_tile``, but the last output is the number of inputs."""
+    """Like ``each_tile``, but the last of the outputs is the number of inputs to read."""
 
     def heads(outputs: Outputs) -> list[Candidates]:
         *given, counts = outputs
@@ -132,7 +132,7 @@ def each_given_tile(head: Callable[[Outputs], Candidates]) -> Callable[[Outputs]
 
 
 def each_tile(head: Callable[[Outputs], Candidates]) -> Callable[[Outputs], list[Candidates]]:
-    """Return a head for a frame's T inputs. From outputs [1, T, ...] it makes T ``Candidates``."""
+    """Return a head that makes T ``Candidates`` of a frame's outputs [1, T, ...], one per input."""
 
     def heads(outputs: Outputs) -> list[Candidates]:
         count = outputs[0].shape[1]
@@ -150,7 +150,7 @@ class TiledFit:
     join: Callable[[Sequence[Detections], Sequence[Region]], Detections]
 
     def to_source(self, found: Sequence[Detections]) -> Detections:
-        """Join the boxes of each input, in network pixels, into one list for the whole picture."""
+        """Map each input's boxes from network pixels to the whole picture, and join them all."""
         if len(self.fits) == 1:
             return self.fits[0].to_source(found[0])
         placed = []
@@ -203,7 +203,7 @@ def _find_twins(
     at_seam: NDArray[np.bool_],
     shown: Sequence[Region],
 ) -> list[tuple[int, int]]:
-    """Return the pairs of boxes from two inputs that show one object."""
+    """Return the pairs of boxes that are one object, found in two inputs."""
     i, j = _find_intersecting(boxes, groups, tiles)
     a, b, regions_of = boxes[i], boxes[j], np.array(shown, np.float32)[tiles]
     first = np.maximum(regions_of[i], regions_of[j])[:, [0, 1, 0, 1]]  # the part that both show
@@ -220,7 +220,7 @@ def _find_twins(
 def _find_intersecting(
     boxes: Boxes, groups: NDArray[np.int64], tiles: NDArray[np.intp]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the indexes, [K] and [K], of intersecting boxes of one group from two inputs."""
+    """Return pairs of intersecting boxes of one group and two inputs: their indexes [K] and [K]."""
     x1, y1, x2, y2 = np.ascontiguousarray(boxes.T)
     rows, columns = [np.zeros(0, np.intp)], [np.zeros(0, np.intp)]
     for start in range(0, len(boxes), BLOCK):

@@ -37,8 +37,8 @@ GAP = "   "
 def brief_lines(
     console: SafeConsole, summary: Summary, closing: Sequence[str] = (), faster: Sequence[str] = ()
 ) -> Iterator[Text]:
-    """Yield the lines. ``closing``: lines from the wings (wings.py). ``faster``: settings that were
-    measured to be faster, to show instead of advice."""
+    """Yield the lines. ``closing``: lines from the wings (wings.py). ``faster``: lines about faster
+    settings that were measured; they replace the advice."""
     yield from map(Text, _result_lines(summary))
     if summary.frames.written:
         yield _rates_line(summary)
@@ -234,7 +234,7 @@ def _advice_lines(summary: Summary) -> Iterator[str]:
     if verdict.advice and verdict.bottleneck != INFER:
         tries.append(verdict.advice.replace("`", ""))
     path = summary.each[0].video.path
-    if os.path.exists(path):  # ``tune`` cannot read a pipe again, or an address without its login
+    if os.path.exists(path):  # ``tune`` cannot reread a pipe; an address here lacks its login
         tries.append(f"detect-video tune {shlex.quote(path)}")
     for number, advice in enumerate(tries):
         yield f"{'        or ' if number else 'Faster: '}{advice}"

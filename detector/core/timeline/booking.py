@@ -28,7 +28,7 @@ The mapping is a new object whenever the threads have changed."""
 
 def clock_of(task: int) -> int:
     """Return the number of a thread's CPU clock, computed as in ``pthread_getcpuclockid`` (Linux,
-    include/linux/posix-timers.h). Unlike schedstat, the clock is current."""
+    include/linux/posix-timers.h). This clock is always up to date, unlike the file schedstat."""
     return ~task << 3 | 6
 
 
@@ -59,7 +59,7 @@ class Booking:
         self.readable = False  # whether any of these clocks can be read
 
     def worker(self, name: str) -> EngineCaller:
-        """Return the ``EngineCaller`` of the thread with this name, which will call the engine."""
+        """Return the ``EngineCaller`` of worker ``name``, a thread that is to call the engine."""
         with self._lock:
             if not self._workers:
                 self._book()  # loading and warm-up belong to no call

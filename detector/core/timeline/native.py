@@ -1,4 +1,4 @@
-"""CPU time of the threads that decoder, encoder and engine start themselves, per stage.
+"""Per stage, the CPU time of the native threads that the decoder, encoder and engine start.
 
 No system records who started a thread, so we infer it from time. A thread that is new after a
 stage's decoder, encoder or engine was opened, or after the stage's first call, belongs to that
@@ -54,8 +54,8 @@ def times_of(task: int | None = None) -> Times | None:
 class RunQueue:
     """Reads how long the thread that opened it was runnable without a core: the second number of
     its schedstat (Linux, Documentation/scheduler/sched-stats.rst), in nanoseconds. The kernel
-    updates it when the thread gets a core, so the thread always reads its own exact value. The file
-    stays open: reading takes 1 us, opening 10 us. Raises OSError if the file is absent."""
+    updates this number when the thread gets a core, so it is exact if the thread itself reads it.
+    The file stays open: reading takes 1 us, opening 10 us. Raises OSError if there is no file."""
 
     __slots__ = ("_file",)
 
@@ -105,7 +105,7 @@ def machine_busy_ns() -> int | None:
         cores = {f"cpu{core}".encode() for core in os.sched_getaffinity(0)}
         with open("/proc/stat", "rb") as file:
             fields = [line.split() for line in file if line.split()[0] in cores]
-        # user, nice, system, (idle, iowait,) irq, softirq, steal; user includes guests
+        # user, nice, system, irq, softirq, steal, but not idle and iowait; user includes guests
         ticks = sum(int(row[at]) for row in fields for at in (1, 2, 3, 6, 7, 8))
         return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
@@ -175,7 +175,7 @@ class Natives:
         self._creators: dict[int, str] = {}  # thread -> the name inherited from its creator
         self._tasks = _ByStage(self._list_threads)  # cleared when a claim changes
         self._ours: set[int] = set()
-        # Times of all threads when one of ours ended: that thread and others may be gone later.
+        # All threads' times when one of ours ended: later, that thread and others may be gone.
         self._times_at_ends: dict[int, Times] = {}
 
     def forget_gone(self) -> None:
@@ -190,7 +190,7 @@ class Natives:
 
     @contextmanager
     def book_threads(self, stage: str) -> Iterator[None]:
-        """Book threads that start inside the ``with`` block, except Python's, to the stage."""
+        """Book to the stage all threads that start inside the ``with`` block, except Python's."""
         before = self._ids()
         try:
             yield
@@ -206,8 +206,8 @@ class Natives:
                     stages[stage] = stages.get(stage, False) or named
 
     def tasks_of(self, stage: str) -> Callable[[], Mapping[int, str]]:
-        """Return a function that returns the stage's threads, for ``Booking``'s ``tasks``. As it is
-        called twice per inference, it is not Python code, and takes only 0.1 us."""
+        """Return a function that returns the stage's threads: the ``tasks`` of a ``Booking``. It is
+        called twice per inference, so we avoid Python code: a call takes 0.1 us."""
         return partial(self._tasks.__getitem__, stage)
 
     def _list_threads(self, stage: str) -> dict[int, str]:
@@ -232,8 +232,8 @@ class Natives:
         return {task: times for task, times in readings if times is not None}
 
     def mark(self, calls: Mapping[str, int]) -> Mark:
-        """Read all clocks, repeat this if it took long, and return the quickest reading. In a slow
-        reading the caller lost its core, and CPU time used meanwhile would belong to no thread."""
+        """Read all clocks. If that took long, the caller had lost its core, and CPU time used
+        meanwhile would belong to no thread: read again. Return the quickest reading."""
         readings = [self._read_clocks(calls)]
         while readings[-1][0] > QUICK_READING_NS and len(readings) < MAX_READINGS:
             readings.append(self._read_clocks(calls))
@@ -274,7 +274,7 @@ class Natives:
                 stage.threads, stage.cpu_ns = stage.threads + 1, stage.cpu_ns + cpu
                 if cpu > stage.busiest_ns:
                     stage.busiest_ns, stage.ready_ns = cpu, ready
-        burnt.unknown_ns = max(0, burnt.unknown_ns)  # the clocks are not read at one instant
+        burnt.unknown_ns = max(0, burnt.unknown_ns)  # can be negative: clocks are read in turn
         for name, stage in burnt.stages.items():
             stage.calls = last.calls.get(name, 0) - first.calls.get(name, 0)
         return burnt

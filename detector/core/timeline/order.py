@@ -1,8 +1,8 @@
 """The order of a frame's stages, and the groups of stages that run in one thread in turn.
 
 Every run has the seven stages of ``spans.STAGES``. It may have more between nms and annotate
-(``stages/between``). Any unknown name counts as one of these, so that a session with a stage that
-is not installed here can still be read.
+(``stages/between``). Any unknown name counts as one of these. So we can also read a session with a
+stage that is not installed here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from detector.core.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS,
 AFTER_NMS = STAGES.index(NMS) + 1
 READING, INFERENCE, WRITING = "reading", "inference", "writing"
 NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
-# In the overlapped loop the groups run concurrently, each on threads with these names.
+# In the overlapped loop the groups run concurrently, each on the threads that THREADS names.
 GROUPS = {READING: (READ, PREPROCESS), INFERENCE: (INFER, HEAD, NMS), WRITING: (ANNOTATE, WRITE)}
 THREADS = {"reader": READING, "worker": INFERENCE, "writer": WRITING}
 
@@ -42,7 +42,7 @@ def ends_of_frames(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def grouped(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return the stages of each group in their order, with the ``names`` beyond the seven."""
+    """Return group -> its stages, in order: the seven, and those that ``names`` adds to them."""
     stages = in_order(names)
     return {group: tuple(stage for stage in stages if group_of(stage) == group) for group in GROUPS}
 
@@ -51,6 +51,6 @@ MAX_FRAMES_PER_ROW = 16  # a batch holds at most this many frames per row
 
 
 def longest_batch(batch: int, images: int) -> int:
-    """Return how many frames may be in a batch of ``batch`` rows: frames that are not inferred take
-    no row. A batch gets at most half of the ``images`` in flight, so that another can be filled."""
+    """Return how many frames one batch may hold. It has ``batch`` rows, but frames that are not
+    inferred take no row. Half of the ``images`` in flight are left for the batch filled next."""
     return max(batch, min(MAX_FRAMES_PER_ROW * batch, images // 2))

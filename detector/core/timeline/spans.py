@@ -48,7 +48,7 @@ class BusyMeter:
 
     def enter(self, now: int) -> None:
         with self._lock:
-            # ``now`` was read before taking the lock, and other threads may have counted past it.
+            # We read ``now`` before we took the lock; another thread may have counted beyond it.
             if not self._inside and now > self._since:
                 self._since = now
             self._inside += 1
@@ -68,9 +68,9 @@ class BusyMeter:
             return self.total_ns + (max(0, now - self._since) if self._inside else 0)
 
 
-# In shorter intervals we assume that the thread had a core: a check costs a system call, and a
-# thread that loses its core stays off it for about a millisecond (the scheduler's slice). If it was
-# off a core after all, the next check finds that time.
+# After intervals up to this length we do not check whether the thread had a core: a check costs a
+# system call, and a thread that loses its core stays off it for about a millisecond (the
+# scheduler's slice). If it was off a core after all, the next check finds that time.
 QUICK_NS = 50_000
 
 
@@ -83,9 +83,9 @@ class Span:
     ``self_ns``: time of all calls, without nested spans. ``off_cpu_ns``: how long the thread had no
     core during ``self_ns``. ``ready_ns``: how long it was runnable during ``off_cpu_ns``.
     ``other_threads_ns``: CPU time of the process's other threads during the calls, if the track
-    observes them. ``library_ns``: time of the engine's own threads that ``booked`` assigned to the
-    calls. ``call_ns``: ``self_ns`` of the last call. Each call adds a row. We keep the first
-    ``room`` rows or, with ``ring``, the last.
+    observes them. ``library_ns``: CPU time that the engine's own threads spent on the calls, as
+    ``booked`` counts it. ``call_ns``: ``self_ns`` of the last call. Each call adds a row. We keep
+    the first ``room`` rows or, with ``ring``, the last.
     """
 
     __slots__ = (
@@ -218,7 +218,7 @@ class Span:
         return self._kept
 
     def settle(self) -> None:
-        """Add to the last call what the engine's threads have done since it ended."""
+        """Add to the last call the time that the engine's threads have used since it ended."""
         if self._booked is not None:
             self._add_late(self._booked.settle())
 
@@ -252,13 +252,13 @@ class OffSpan:
         return None
 
 
-# Rows kept for every stage and kind of wait of a track: 5 MB at some 16 bytes each, more than a
-# clip of three hours needs. Later calls still count in sums and percentiles.
+# Rows kept per track, stage and kind of wait. They take 5 MB, at some 16 bytes each, and suffice
+# for a clip of three hours. Later calls still count in sums and percentiles.
 MAX_ROWS = 300_000
 
 
 class Between:
-    """Totals of the time between spans. ``call_ns`` is all of it; the others are as in ``Span``."""
+    """Totals of the time between spans. ``call_ns`` is all of it; the rest are as in ``Span``."""
 
     __slots__ = ("call_ns", "off_cpu_ns", "other_threads_ns", "ready_ns")
 
@@ -274,9 +274,9 @@ class ThreadTrack:
     """Records one thread, which runs inside ``with timeline.track("reader") as track:`` and wraps
     each call of a stage in ``with track.span(READ, i):``.
 
-    The same name may be entered again later; its sums continue. Each beginning or end of a span
-    ends an interval. After an interval longer than QUICK_NS we read the thread's ``cpu_clock``, and
-    its run queue if it was off a core.
+    A track may be entered again later; its sums continue. Each beginning or end of a span ends an
+    interval. After an interval longer than QUICK_NS we read the thread's ``cpu_clock``, and its run
+    queue if it was off a core.
     """
 
     def __init__(
@@ -306,7 +306,7 @@ class ThreadTrack:
         self.cpu_ns = 0
         self.ready_ns: int | None = None  # runnable but not scheduled; None if unknown
         self.spans: dict[tuple[str, str], Span] = {}  # (stage, kind) -> span
-        self.lives = array("q")  # start and end of each time that the track was entered
+        self.lives = array("q")  # start and end of each ``with`` block of the track
         self._cpu_clock, self._process_clock, self._open_queue = cpu_clock, process_clock, run_queue
         self._meters, self._domain, self._max_rows = meters, domain, max_rows
         self._natives = natives
@@ -344,7 +344,7 @@ class ThreadTrack:
             self._queue.close()
             self._queue = None
         if self._natives is not None:
-            for span in self.spans.values():  # while the engine's threads for this thread exist
+            for span in self.spans.values():  # before the engine's threads for this thread end
                 span.settle()
             self._natives.note_thread_end()
 
@@ -352,8 +352,8 @@ class ThreadTrack:
         """Add to ``owner`` how long the thread was off a core in the ``passed`` nanoseconds up to
         ``last``, and how much of that time it was ready, not blocked in a call.
 
-        The clocks are read after the interval. Time that they count after its end, such as while
-        they were read, is left for the next reading.
+        The clocks are read after the interval. What they count between its end and the reading is
+        left for the next check.
         """
         now = self._cpu_clock()
         missing = self.last - self._behind - now

@@ -31,9 +31,9 @@ class Timeline:
 
     ``cpu_clock`` is the thread's own CPU time. With ``process_clock``, as in the plain loop, a
     stage's CPU time includes that of the process's other threads during its calls. ``run_queue``
-    opens the count of how long the calling thread waited for a core. ``natives`` observes
-    libraries' threads, unless it is None. For each stage and kind of wait ``max_rows`` rows are
-    kept: the first rows, in a file in ``folder`` if given, or with ``ring`` the last rows.
+    opens the count of how long the calling thread waited for a core. ``natives`` observes the
+    threads of libraries; None: they are not observed. ``max_rows``: how many rows to keep for each
+    stage and kind of wait: the first (in a file in ``folder``, if given); with ``ring``, the last.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Timeline:
         self._natives = natives
         self._marks: list[Mark] = []
         bookings = {}
-        if natives is not None and process_clock is None:  # else ``process_clock`` counts them
+        if natives is not None and process_clock is None:  # else it counts the engine's threads
             bookings[INFER] = Booking(natives.tasks_of(INFER))
         self._make_track = partial(
             ThreadTrack,

@@ -238,8 +238,8 @@ def _row(variant: Variant, base: Variant | None, verdict: dict[Metric, Decision 
 
 
 def _find_contenders(ran: Sequence[Variant], metric: Metric, share: float) -> tuple[str, ...]:
-    """List the row with the highest median, and all rows that may be as fast. The number of tests
-    needs no correction, since a winner has to pass all (Berger, Technometrics 24, 1982)."""
+    """List the row with the highest median, and all rows that may be as fast. We do not correct for
+    the number of tests: a winner has to pass all of them (Berger, Technometrics 24, 1982)."""
     ranked = sorted(
         (one for one in ran if _fps(one, metric)), key=lambda one: -median(_fps(one, metric))
     )
@@ -304,7 +304,7 @@ def _count_calls(variant: Variant) -> int:
 
 
 def _percentile(calls: Sequence[tuple[float, int]], p: int) -> float | None:
-    """Return the nearest-rank percentile of (milliseconds, count) pairs; None for few calls."""
+    """Return the nearest-rank percentile of (milliseconds, count) pairs; None: too few calls."""
     left = sum(count for _, count in calls)
     if left < SAMPLE_FLOORS[p]:
         return None

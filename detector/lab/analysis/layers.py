@@ -27,7 +27,7 @@ from detector.lab.session.network import (
 # Layers as rows
 
 BYTES = KNOWN_BYTES | {"i8": 1, "bool": 1, "int32": 4, "int64": 8}
-TOLERANCE = 0.1  # largest difference between a forward pass and the sum of its layers, as a share
+TOLERANCE = 0.1  # share; we explain larger differences of a forward pass and its layers' sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ LEAST_TIME = 0.01  # share of the time; shorter layers are not ranked
 
 
 def far_from_roof(rows: Sequence[LayerRow], count: int) -> tuple[list[LayerRow], list[LayerRow]]:
-    """Return the layers nearest to and furthest from their roof."""
+    """Return two lists: the layers nearest to their roof, and those furthest from it."""
     placed = [row for row in rows if row.utilisation is not None and row.share >= LEAST_TIME]
     placed.sort(key=lambda row: -(row.utilisation or 0.0))
     best = placed[: min(count, (len(placed) + 1) // 2)]
@@ -148,8 +148,8 @@ def explain_sum(
 ) -> tuple[float, str | None]:
     """Return (layers' sum / forward pass) - 1, and an explanation if this difference is large.
 
-    ``run_sum_ms``: the sum of the layers of one run, as median over the runs. ``profiled_ms``: a
-    pass under the profiler. ``outside_ms``: the part of ``profiled_ms`` outside the layers.
+    ``sum_ms``: the sum of the layers' medians. ``run_sum_ms``: the median of the runs' sums.
+    ``profiled_ms``: a pass under the profiler. ``outside_ms``: its part outside the layers.
     """
     if not forward_ms:
         return 0.0, None
@@ -198,7 +198,7 @@ def describe_outside(facts: LayersFacts) -> str | None:
 
 COMPUTE, MEMORY, LAUNCH = "compute", "memory", "launch overhead"
 NEITHER = "neither"
-ABOVE = 1.05  # a larger share of the roof means that the peak was measured too low; 5% is chance
+ABOVE = 1.05  # a layer above this share of its roof shows a peak measured too low; 5% is chance
 LEAST_SHARE = 0.1  # share of the roof; a layer that reaches less is limited by something else
 
 

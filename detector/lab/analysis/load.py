@@ -1,7 +1,7 @@
 """Compare two runs under different loads of other programs.
 
 Wall times do not show whether the run itself or the load caused a difference. CPU times do, since
-they count only a stage's own work. Load raises them only a little, because caches are shared.
+they count only a stage's own work. Load raises CPU times only a little (programs share caches).
 """
 
 from __future__ import annotations

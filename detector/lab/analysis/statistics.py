@@ -58,7 +58,7 @@ def _rank_sum_chances(count: int) -> Floats:
 
 
 def _find_critical_sum(count: int, alpha: float) -> int:
-    """Return the largest k, at least -1, with P(sum <= k) <= alpha / 2."""
+    """Return the largest k with P(sum <= k) <= alpha / 2; -1 if there is none."""
     if count <= MOST_EXACT:
         return (
             int(np.searchsorted(np.cumsum(_rank_sum_chances(count)), alpha / 2, side="right")) - 1
@@ -89,7 +89,7 @@ def sign_p(values: Sequence[float], centre: float = 0.0) -> float:
 
 
 def rank_interval(values: Sequence[float], alpha: float) -> tuple[float, float, float]:
-    """Return the Hodges-Lehmann estimate and its interval at ``alpha``; infinite for few values."""
+    """Return lower bound, Hodges-Lehmann estimate and upper bound; few values: infinite bounds."""
     series = np.asarray(values, np.float64)
     pairs = np.sort(((series[:, None] + series[None, :]) / 2)[np.triu_indices(len(series))])
     at = _find_critical_sum(len(series), alpha) + 1
@@ -175,7 +175,7 @@ def _p_beyond(values: Sequence[float], floor: float) -> float:
 
 
 def _smallest_effect(values: Sequence[float], alpha: float, floor: float) -> float:
-    """Return the detectable effect (a share). A 2/3 interval spans about two standard errors."""
+    """Return the detectable effect (a share). Half of a 2/3 interval is about a standard error."""
     normal = NormalDist()
     if len(values) < 2 or _find_critical_sum(len(values), alpha) < 0:
         return math.inf
@@ -185,8 +185,8 @@ def _smallest_effect(values: Sequence[float], alpha: float, floor: float) -> flo
 
 
 def share_of_look(rounds: int, last: bool) -> float:
-    """Return the share of ALPHA to spend after this many rounds; 0 if no look is due. If ``last``,
-    no rounds follow, for a reason independent of the figures, so the rest of ALPHA is spent."""
+    """Return the share of ALPHA to spend after this many rounds; 0 if no look is due. ``last``: no
+    rounds follow, and the figures are not the reason. We then spend the rest of ALPHA."""
     if last:
         return sum(look >= rounds for look in LOOKS) / len(LOOKS) or 1 / len(LOOKS)
     return 1 / len(LOOKS) if rounds in LOOKS else 0.0
@@ -223,7 +223,7 @@ def compare_means(before: Floats, after: Floats) -> RatioOfMeans:
 
 
 def _block_mean(values: Floats) -> tuple[float, float]:
-    """Return a run's mean, and its relative error if it predicts another run's mean. The error
+    """Return a run's mean, and its relative error as a prediction of another run's mean. The error
     includes a drift between the runs, assumed to be as large as the drift between blocks."""
     blocks = [block.mean() for block in np.array_split(values, min(BLOCKS, len(values)))]
     mean = max(float(values.mean()), 1e-12)

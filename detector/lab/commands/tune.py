@@ -149,7 +149,7 @@ def command(
 
 
 def _undo(config: Config, source: str | None, more: bool, as_json: bool) -> None:
-    """Forget what --use kept. Raises UsageError for other arguments (``more``), and OutputError."""
+    """Forget what --use kept. Raises UsageError if there is a source or ``more``; OutputError."""
     from detector.core.run import saving
     from detector.core.run.judging import describe
 

@@ -303,7 +303,7 @@ def parse_numbers(path: Path, line: int, parts: Sequence[str], least: int) -> li
         values = [float(part) for part in parts]
     except ValueError:
         values = []
-    if len(values) < least or not all(abs(value) <= MAX_PIXELS for value in values):  # not NaN
+    if len(values) < least or not all(abs(value) <= MAX_PIXELS for value in values):  # NaN fails
         raise SourceError(
             f"{path}:{line}: not a row of at least {least} numbers within {MAX_PIXELS:g}: "
             f"{' '.join(parts[:20])[:80]!r}"

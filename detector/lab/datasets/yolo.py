@@ -182,7 +182,7 @@ def _list_files(folder: Path, suffixes: Collection[str]) -> list[Path]:
 
 
 def _pair_pictures(places: Iterable[Path], origin: Path) -> tuple[Pairs, list[Path]]:
-    """List pictures with the paths of their labels (images/ becomes labels/), and the folders of
+    """Return pairs of a picture and its labels' path (images/ becomes labels/), and the folders of
     labels. ``places``: folders, lists of pictures, or a video."""
     pairs: Pairs = []
     folders: list[Path] = []

@@ -1,7 +1,7 @@
 """Measure the bandwidth at which threads read and write working sets in caches and memory.
 
-Two kernels run, and the faster counts: the maximum of an array (numpy) and a copy (C library). A
-timed pass goes over a small set many times.
+We run two kernels, the maximum of an array (numpy) and a copy (C library), and keep the rate of the
+faster one. A timed pass goes over a small set many times.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from detector.lab.session.network import Bandwidth, CacheLevel
 SMALLEST, LARGEST = 16 << 10, 1 << 30  # bytes of the working sets of all threads together
 # CPU seconds per core for each size, kernel and number of threads: about 3 s in all for one thread
 EACH_S = 0.04
-LOAD_FACTOR = 4  # the wall time is limited to this many times EACH_S, if other programs run
+LOAD_FACTOR = 4  # if other programs run too, the wall time is at most this many times EACH_S
 FEWEST = 5  # passes of each kernel and size
 PASS_BYTES = 8 << 20  # a pass moves at least this; it takes 50 us, or a thousand ticks of the clock
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -104,8 +104,8 @@ def _time(
 
 
 def find_levels(curve: Sequence[Bandwidth], threads: int) -> list[CacheLevel]:
-    """Return the rate of each cache, then of memory. A cache gets the highest rate of the largest
-    set that fits into half of it, and of all larger sets."""
+    """Return the rate of each cache, then of memory. A cache's rate is the highest rate of the
+    largest set that fits into half of the cache, and of all larger sets."""
     own = [one for one in curve if one.threads == threads]
     levels = []
     for name, size, shared in read_cache_sizes():

@@ -4,9 +4,9 @@ A module ``NAME.py`` defines ``PASS``, a ``base.Pass``. This adds ``--only NAME`
 and passes/NAME.json. ``critical_path.py`` is the shortest example. A pass imports its profiler
 inside its function. The types of facts are in detector/lab/session/passes.py.
 
-A pass measures the same execution as the run: ``Occasion.config`` contains the run's choices. A
-pass declares intended differences in ``varies``; its facts are rejected if the execution differs in
-other ways. Facts have a ``slowdown``, or ``undisturbed`` says why the pass slows nothing down.
+A pass runs with the engine, precision, threads, ... of the plain run: ``Occasion.config`` has its
+choices. A pass declares intended differences in ``varies``. If there are others, its facts are
+rejected. Facts have a ``slowdown``, or ``undisturbed`` says why the pass slows nothing down.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ class Occasion:
 
 def pin_choices(config: Config, document: SessionDocument, device: str | None = None) -> Config:
     """Return ``config`` with all choices of the run fixed, so that a pass changes only one thing.
-    If possible, give ``LoadedModel.config``, since ``document`` lacks the calibration of int8."""
+    ``config`` should be ``LoadedModel.config``: ``document`` lacks the calibration of int8."""
     runtime = config.runtime
     if runtime.engine == "auto":
         runtime = replace(runtime, engine=document.engine, precision=document.precision)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from detector.core.sinks.base import Sink
     from detector.core.sources.base import Source
 
-# A gain counts only if every round shows it. Among too many rounds, one would be disturbed.
+# A gain counts only if every round shows it. With more rounds, one would be disturbed by chance.
 ROUNDS, MAX_ROUNDS = 3, 10
 USUAL_ROUNDS = 5  # the number of frames is chosen so that this many rounds fit into the budget
 MIN_FRAMES = 24  # frames of a run, even if the budget allows fewer

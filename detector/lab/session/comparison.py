@@ -50,7 +50,7 @@ class ModelCounts:
 @dataclass(frozen=True)
 class RowRoof:
     """Inference compared with this computer's roofline. ``share``: the part of the roofline that it
-    reached. ``bound``: what limits it. Peaks are those of all the variant's threads."""
+    reached. ``bound``: what limits it. Peaks are those of the variant's threads together."""
 
     share: float
     bound: str
@@ -160,8 +160,8 @@ class ComparedVideo:
 @dataclass(frozen=True, kw_only=True)
 class About:
     """The facts that all rows share. ``model``: the first of several ``models``. ``budget``: the
-    minimum agreement for ``auto``. ``usual``: the row that a run uses by default, if known;
-    ``why_usual``: why a run uses it."""
+    minimum agreement for ``auto``. ``usual``: the row with a run's default engine and precision, if
+    known; ``why_usual``: why these are the default."""
 
     schema: int = SCHEMA
     source: str

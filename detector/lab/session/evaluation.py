@@ -121,9 +121,9 @@ class _Run:
 
 @dataclass(frozen=True)
 class EngineResult(Accuracy, _Run, Result):
-    """``plots``: name -> file. ``difference``: these figures minus those of the first row. Both are
-    absent in evaluation.json, which has one row, with its plots next to it. ``coco_results``: a
-    file with the detections as COCO's list of results, if the labels are COCO's."""
+    """``plots``: name -> file. ``difference``: these figures minus those of the first row. An
+    evaluation.json has neither key: it has one row, and the plots are next to it.
+    ``coco_results``: a file with the detections as COCO's results, if the labels are COCO's."""
 
     notes: tuple[str, ...]
     session: str | None

@@ -38,9 +38,9 @@ class CacheLevel:
 class Peaks:
     """The highest rates that this computer reaches. The keys of mappings are precisions.
     ``gflops_s``: GFLOP/s (int8: GOP/s). ``by``: the library and the layer that reached this rate.
-    ``instructions``: CPU flag of the fastest ones. ``spread``: (median of all passes) / (median of
-    quiet passes) - 1. ``bandwidth_gbytes_s``: rate of main memory. ``bandwidths``: rate of each
-    working set. ``levels``: rate of each cache. ``measured``: the date."""
+    ``instructions``: CPU flag of the fastest instructions. ``spread``: (median of all passes) /
+    (median of quiet passes) - 1. ``bandwidth_gbytes_s``: rate of main memory. ``bandwidths``: rate
+    of each working set. ``levels``: rate of each cache. ``measured``: the date."""
 
     gflops_s: Mapping[str, Peak]
     by: Mapping[str, str] = field(default_factory=dict)
@@ -156,10 +156,10 @@ class BlockRow:
 class LayersFacts:
     """``forward_ms``, ``profiled_ms``: a forward pass without and with the profiler.
     ``outside_ms``: the part of ``profiled_ms`` outside all layers. ``sum_ms``: the sum of the
-    layers' medians. ``run_sum_ms``: the sum of the layers of one run, as median over the runs.
-    ``off_by``: sum_ms / forward_ms - 1; ``flag`` explains a large value. ``macs``: MACs of the
-    graph per picture. ``by_block``: in model order. ``uncounted``: number of nodes that no row
-    counts, since their cost depends on the picture; ``macs`` is None if there are any."""
+    layers' medians. ``run_sum_ms``: the median of the runs' sums. ``off_by``: sum_ms / forward_ms
+    - 1; ``flag`` explains a large value. ``macs``: MACs of the graph per picture. ``by_block``: in
+    model order. ``uncounted``: number of nodes that no row counts, since their cost depends on the
+    picture; ``macs`` is None if there are any."""
 
     engine: str
     precision: str
@@ -203,10 +203,10 @@ class SheetRoof:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflineFacts:
     """The whole model on the roofline; ``macs``, ``flops`` and ``bytes`` are per picture.
-    ``ridge``: by precision. ``peaks``: measured or, for a GPU, from the data sheet. ``sheet``: the
-    model compared with the data sheet. ``peak_under_measured``: names of layers above their
-    roofline. ``uncounted``: as in ``LayersFacts``; unless 0, the sums are too low. ``doubts``: why
-    the rates are unreliable."""
+    ``ridge``: precision -> ridge point. ``peaks``: measured or, for a GPU, from the data sheet.
+    ``sheet``: the model compared with the data sheet. ``peak_under_measured``: names of layers
+    above their roofline. ``uncounted``: as in ``LayersFacts``; unless 0, the sums are too low.
+    ``doubts``: why the rates are unreliable."""
 
     macs: Count
     flops: Count

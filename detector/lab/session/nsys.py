@@ -6,7 +6,7 @@
 We read exports of nsys 2026.4 (schema 3.28), 2022.4.2, 2023.4.4 and 2024.2.3. An export lacks empty
 tables, so every table is optional here. Times are nanoseconds from the recording's start. A
 recording may contain several runs. A range named "run" is around each run, and a mark states its
-queue lengths. Ranges of a process outside all its runs are returned last, as one more run.
+queue lengths. If a process has ranges outside its runs, these are returned last, as one more run.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ class NsysRun:
     loop's queue sizes, guessed if the recording lacks them (``loop_is_known`` is then False).
     ``blocked``: (thread, system call, start, end). ``kernels``: (start, end) on the GPU. ``cuda``,
     ``device``: CUDA calls and GPU work of the process between the previous and the next run,
-    including loading. ``open``: number of ranges omitted because the recording ended first.
-    ``outside``: True for the ranges of a process that are in no run, such as those of pictures
-    given to the Python API."""
+    including loading. ``open``: number of ranges omitted because they had no end in the recording.
+    ``outside``: True if this is no run, but a process's ranges outside runs, such as those of
+    pictures given to the Python API."""
 
     process: int
     program: str | None
@@ -277,7 +277,7 @@ def _extend_to_neighbours(window: Window, windows: Sequence[Window]) -> Window:
 
 
 class Window(NamedTuple):
-    """A period of a process, usually a run. ``outside``: what is in a run does not count."""
+    """A period of a process, usually a run. ``outside``: what lies in the runs is left out."""
 
     process: int
     start_ns: int
@@ -291,7 +291,7 @@ Row = tuple[int, str, str, int, int, int | None]
 
 
 class _Runs:
-    """The times of each process's runs, which may overlap. All runs belong to UNKNOWN_PROCESS."""
+    """The times of each process's runs, which may overlap. UNKNOWN_PROCESS has all of them, too."""
 
     def __init__(self, windows: Iterable[Window]) -> None:
         self._starts: dict[int, list[int]] = defaultdict(list)
@@ -310,7 +310,7 @@ class _Runs:
         return started > 0 and self._ends[process][started - 1] >= when
 
     def move_into_run(self, process: int, when: int) -> int:
-        """Return ``when`` if it is in a run, or the next run's start, or the last run's end."""
+        """Return ``when`` if it is in a run, else the next run's start, else the last run's end."""
         later = bisect_right(self._starts[process], when)
         if self.is_running(process, when):
             return when
@@ -320,7 +320,7 @@ class _Runs:
 def _group_by_run(
     ranges: Sequence[Row], windows: Sequence[Window], runs: _Runs
 ) -> list[tuple[Window, list[Row]]]:
-    """Return each run's ranges, then ranges outside runs. A process without runs counts as one."""
+    """Return each run's ranges, then ranges outside runs. A process without runs is one run."""
     last = max((end or start for *_, start, end in ranges), default=0)
     first = min((start for *_, start, _ in ranges), default=0)
     processes = sorted({tid // PROCESS for tid, *_ in ranges})

@@ -298,7 +298,7 @@ class CountersFacts:
 
 @dataclass(frozen=True, slots=True)
 class ThreadMoments:
-    """For each row, a thread's ms on a core and its ms of waiting for a core since the last row."""
+    """A thread's times since the previous row of MomentsFacts: ms on a core, ms waiting for one."""
 
     cpu_ms: Sequence[float]
     ready_ms: Sequence[float]

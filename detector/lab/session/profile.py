@@ -84,7 +84,7 @@ class CallRow:
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
     """One run of a recording. ``ranges``: number of ranges. ``open_ranges``: number of ranges
-    omitted because the recording ended first. ``outside``: True if this row is no run, but
+    omitted because they had no end in the recording. ``outside``: True if this row is no run, but
     the ranges of a process outside all runs."""
 
     process: Count

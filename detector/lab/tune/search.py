@@ -9,8 +9,8 @@ in alternating rounds (``compare/rounds.py``).
 2. If a target is not reached, try the best settings with each single change that has a cost. Then
    try sets of these changes, the cheapest first: the cost is the loss of agreement with fp32 (in
    steps of STEP), then the change of the video, then the number of options. A set is tried only if
-   a run without inference reaches the target, and (speed of the best settings) x (gains of the set)
-   is at least REACH x target; REACH is below 1, since gains need not multiply.
+   a run without inference reaches the target and the set's expected speed, which is (speed of the
+   best settings) x (its gains), is at least REACH x target. REACH is below 1: gains may overlap.
 3. In a final, the best settings alternate with the defaults. In every round they must reach the
    target or, without a target, beat the fastest round of the defaults. If they miss a target, the
    next set gets a final. After the time limit, at most LATE sets get a final: the cheapest that
@@ -41,7 +41,7 @@ TRIAL_S = 0.8  # length of a round in trials
 FEWEST_FRAMES, MOST_FRAMES = 16, 400
 MOST_OPEN = 6  # processes at the same time, since each has the network in memory
 LEAST_ROUNDS, ROUNDS = 3, 6  # in finals; by chance, all 6 have the same winner in 1 of 32 cases
-FINAL_FACTOR = 2  # final rounds are longer, as start and end slow short ones (61 instead of 75 FPS)
+FINAL_FACTOR = 2  # longer rounds in finals; start and end slow down short ones (61, not 75 FPS)
 FINAL_SHARE = 0.3  # share of the time that is reserved for the final
 FREE_SHARE = 0.35  # with a target, share of the time for changes without a loss
 STEP = 0.005  # least difference in agreement; a round has too few frames to show less
@@ -380,7 +380,7 @@ class Search:
             yield settings
 
     def _is_bounded(self, taken: Sequence[TuneStep], target: float) -> bool:
-        """Return whether a run without inference (and video, if changed) would miss the target."""
+        """Return whether even a run without inference (and video, if changed) misses the target."""
         video = any(one.change.axis == "video" for one in taken)
         top = self.ceilings.get("inference and video" if video else "inference", inf)
         return DOUBT * top * _stride_of(*(one.change for one in taken)) < target

@@ -22,7 +22,7 @@ from detector.live.events.mqtt import MqttTarget, is_topic, level
 
 BIRTH = "homeassistant/status"  # Home Assistant's default topic for its birth message
 MOST_CLASSES = 20  # with more classes, a device gets no entities for classes; --classes can help
-MOST_WAITING = 20  # snapshots are dropped while more messages than this are unacknowledged
+MOST_WAITING = 20  # snapshots are dropped while this many messages (or more) are unacknowledged
 MOST_DEVICES = 256  # limit for devices of earlier runs, so that a broker cannot fill the memory
 Entities = dict[str, dict[str, Any]]  # id -> config; a config with only "p" removes the entity
 

@@ -193,7 +193,7 @@ def unmatched(pictures: Sequence[Matches], score: float = 0.0) -> int:
 
 
 def precision(pictures: Sequence[Matches], score: float = 0.0) -> float:
-    """Return the precision for at least this score. Detections of ignored boxes do not count."""
+    """Return the precision of detections of at least this score; ignored boxes do not count."""
     right = sum(int(((p.outcomes == RIGHT) & (p.scores >= score)).sum()) for p in pictures)
     judged = right + unmatched(pictures, score)
     return right / judged if judged else float("nan")
@@ -264,8 +264,8 @@ def precision_table(
     pictures: Sequence[LabelledPicture], detections: Sequence[Detections], classes: int
 ) -> NDArray[np.float64]:
     """Return precisions [10, 101, classes, 4]. The axes are IoU (0.50 to 0.95), recall (0 to 1),
-    class and area (all; below 32 x 32 pixels; up to 96 x 96; above). NaN if no box is labelled.
-    At most 100 detections of a class count per picture."""
+    class and area (all; below 32 x 32 pixels; up to 96 x 96; above). Without labelled boxes they
+    are NaN. At most 100 detections of a class count per picture."""
     from faster_coco_eval import COCO, COCOeval_faster
 
     class Evaluator(COCOeval_faster):  # type: ignore[misc]

@@ -33,7 +33,7 @@ Numbers = NDArray[np.int64]
 
 
 class TrackedFrame(NamedTuple):
-    """One frame: its labelled objects and its tracks, numbered from 0, and their boxes' IoU."""
+    """One frame: its labelled objects, its tracks (both numbered from 0), and their boxes' IoU."""
 
     objects: Numbers  # [n]
     tracks: Numbers  # [m]

@@ -38,7 +38,7 @@ DISPLAY_NAMES = {PROGRAM: "busy thread", REQUEST: "free request", IMAGE: "free i
 @dataclass(frozen=True, slots=True)
 class LoopShape:
     """The limits of a loop. ``requests`` and ``images``: sizes of its two pools. ``queue_batches``:
-    how many filled batches may wait for a worker. ``results``: how many may wait for the writer."""
+    how many filled batches may wait for a worker. ``results``: how many results for the writer."""
 
     batch: int
     concurrency: int
@@ -228,7 +228,7 @@ class _EdgeRules:
         batch = self._batches.of(frame)
         if 0 <= batch - shape.requests < len(self._returned):
             yield Edge(self._returned[batch - shape.requests], REQUEST)
-        # The queue got room for the previous batch, k, when a worker took k - ``queue_batches``.
+        # The queue got room for the previous batch k when a worker took batch k - queue_batches.
         yield from self._find_edge(
             INFER, batch - 1 - shape.queue_batches, BATCH_ROOM, at_start=True
         )

@@ -25,7 +25,7 @@ from detector.lab.session.why import WhyCause, WhyFrame, WhyPart
 GC, CORE, DISK, BOXES, KEY = "gc", "core", "disk", "boxes", "key frame"
 CLOCK, WORK, OTHERS, UNKNOWN = "clock", "work", "others", "unknown"
 HALF = 0.5  # share of the excess that a cause has to account for
-MORE_BOXES, MANY = 2.0, 20  # many boxes: at least MORE_BOXES x the median, and median + MANY
+MORE_BOXES, MANY = 2.0, 20  # many: at least MORE_BOXES x the median, and at least MANY above it
 SLOWER_CLOCK = 0.95  # share of the median clock; a lower clock counts as a cause
 LIBRARY = "library"  # all library threads together, in MomentsFacts.threads
 
@@ -39,8 +39,8 @@ class RunEvidence:
 
 
 class ThreadTimes(NamedTuple):
-    """Milliseconds that a thread ran on a core (``cpu``) or waited for one (``ready``). Moments
-    (one a frame) give an upper bound of ``ready``; ``spread_ready`` assumes evenly spread waits."""
+    """Milliseconds that a thread ran on a core (``cpu``) or waited for one (``ready``). From
+    moments (one a frame), ``ready`` is an upper bound; ``spread_ready`` spreads waits evenly."""
 
     cpu: float
     ready: float
@@ -153,7 +153,7 @@ class Explanation:
         )
 
     def _find_times(self, one: Activity) -> ThreadTimes | None:
-        """Return the thread's times from the span, or from moments; None if neither has them."""
+        """Return the thread's times in a call, from its span or from moments; None if unknown."""
         if one.spent is not None:
             ready = one.spent.ready_ns / 1e6
             return ThreadTimes(max(0.0, _ms(one) - one.spent.off_cpu_ns / 1e6), ready, ready)
@@ -315,7 +315,7 @@ class _MomentIndex:
             self.library_rate = float(np.median(rates))
 
     def _shares(self, start: int, end: int) -> Iterator[tuple[int, float]]:
-        """Yield each overlapping moment's index, and the share of its period in this interval."""
+        """Yield the index of each moment that overlaps, and what share of its period does."""
         ends = self._ends
         first = max(1, int(np.searchsorted(ends, start, side="right")))
         for row in range(first, len(ends)):

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 TOLERANCES = {"fp32": 1e-3, "tf32": 0.01, "fp16": 0.01, "bf16": 0.06, "int8": 0.25}
 ORDER = tuple(TOLERANCES)
-# If both sides are fp32, a single element that is off by OUTLIER x tolerance x (its size + the
-# tensor's) is a fault. Coarser types have such outliers without a fault; there only the rms counts.
+# If both sides are fp32, one element that is off by more than OUTLIER x tolerance x (its value +
+# the tensor's size) is a fault. Coarser types have such outliers without a fault: only rms counts.
 OUTLIER = 30
 # YUV converters and fixed-point resizes round by up to one level in each of three steps.
 LEVELS = 3

@@ -72,8 +72,8 @@ def _list_tensors(model: onnx.ModelProto) -> set[str]:
 
 
 def _map_floats(model: onnx.ModelProto, others: set[str]) -> dict[str, str]:
-    """Return name of a tensor in an fp32 graph -> this graph's float tensor with the same values.
-    ``others``: the other graph's tensors."""
+    """Map the name that a tensor has in an fp32 graph to this graph's float tensor with the same
+    values. ``others``: the other graph's tensors."""
     from onnx import TensorProto
 
     constants = {tensor.name for tensor in model.graph.initializer}

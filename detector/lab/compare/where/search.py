@@ -1,4 +1,4 @@
-"""Compare stages one by one. Both sides get A's input, so a difference comes from that stage."""
+"""Compare sides A and B stage by stage. Both get A's input, so a difference is due to the stage."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ class _TensorSearch:
         return self.describe(point)
 
     def scan(self) -> StageDifference | None:
-        """Find a layer whose fault the coarse tolerance hides, so that the outputs still agree."""
+        """Find a faulty layer although the outputs agree: a coarse tolerance may hide a fault."""
         if self._tolerance <= tolerance_of("fp32") or not self._points:
             return None
         self._step("all tensors")
