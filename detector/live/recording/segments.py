@@ -133,7 +133,7 @@ class Segments:
         return disk.f_bavail * disk.f_frsize >= reserve * factor
 
     def _pause(self, now_ns: int, error: OSError) -> None:
-        """Finish the files with their complete fragments. Print one notice per pause."""
+        """Finish the files, which keep their complete fragments. Print one notice per pause."""
         for file in (self._previous, self._file):
             if file is not None:
                 self.lost += file.waiting

@@ -22,7 +22,7 @@ from detector.live.sources.packets import Stamp
 
 SECOND = 1_000_000_000  # ns
 
-FEW = 5  # shedding begins if fewer than one in this many pictures is taken
+FEW = 5  # shedding begins if the loop takes fewer than one picture in this many
 LEAST = 3  # at least this many pictures are decoded per section
 MARGIN = 3  # pictures to decode for each picture taken
 WASTED = 4  # decode fewer pictures if more than this many are decoded for each one that is taken
