@@ -1,4 +1,4 @@
-"""Write the page of ``zones check``, on which a person judges crossings and counts by hand."""
+"""Write the page of ``zones check``, where a person judges crossings, and counts by hand."""
 
 from __future__ import annotations
 
