@@ -1,5 +1,5 @@
-"""Writes files of N minutes, which begin at key frames, and pauses while the disk is full. The
-monotonic clock measures the minutes."""
+"""Writes files of N minutes that begin at key frames. Pauses while the disk is full. The monotonic
+clock measures the minutes."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class LookUp(threading.Thread):
 class NetworkFeed(PacketFeed):
     may_shed = True
     _look_up: LookUp | None = None
-    _probed: OpenResponse | None = None  # the open response of an earlier probe
+    _probed: OpenResponse | None = None  # the response of an earlier probe, still open
     _redirect_host: str | None = None  # another host to which the camera redirects
     _first: NestedFile | None = None  # the first response, if we and not FFmpeg open the URLs
     _nested: NestedOpener | None = None
