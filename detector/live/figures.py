@@ -53,7 +53,7 @@ class CameraTally:
     live_ns: int = 0  # time today in which the camera was live or its pictures were processed
     rate_ns: float = 0.0  # integral of the camera's rate over ``rated_ns``
     rated_ns: int = 0  # today's time with a known rate
-    # The run's (counts, drops) when the day began, and at its summary, which begins the next day.
+    # The run's (counts, drops) when the day began, and at its summary, where the next day begins.
     before: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
     at_summary: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
 
@@ -134,8 +134,8 @@ class UsageSums:
 
 
 class LiveStatus:
-    """The counters of a run. ``clock``: ns, see ``Arrival``. ``decoding``: CPU time of the
-    feeds, in ns. ``machine_clock``: CPU time of all programs. ``tiles``: cameras' default."""
+    """The counters of a run. ``clock``: ns, see ``Arrival``. ``decoding``: the feeds' CPU time, ns.
+    ``machine_clock``: CPU time of all programs. ``tiles``: for cameras without their own."""
 
     def __init__(
         self,
@@ -355,7 +355,7 @@ class LiveStatus:
         return counts, dict(dropped)
 
     def _stages(self) -> tuple[dict[str, int], int, int]:
-        """Return stages' busy times, the number of workers, and the time with any inference."""
+        """Return stages' busy times, the number of workers, and the time when any worker infers."""
         if isinstance(self._timeline, OffTimeline):
             return {}, 1, 0
         stages: dict[str, int] = {}

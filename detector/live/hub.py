@@ -133,7 +133,7 @@ class Hub:
             self.keep(frame.arrival.camera, frame, frame.arrival.utc_s, len(detections))
 
     def keep(self, camera: str, frame: Frame, utc_s: float, objects: int) -> None:
-        """Keep a frame, as ``show`` does, with its Unix time and number of objects."""
+        """Keep a frame. ``show`` does this for cameras. ``utc_s``: Unix time."""
         channel = self._channel(camera)
         if not channel.draw_next:
             return

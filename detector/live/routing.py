@@ -119,7 +119,7 @@ class Router:
         return counts
 
     def states(self) -> dict[tuple[str, str], tuple[bool, int]]:
-        """Return camera and output -> whether it is paused, and what it lost."""
+        """Return camera and output -> whether the output is paused, and how much it lost."""
         with self._lock:
             return {
                 (name, one.name): (one.paused(), one.counts().get("lost", 0))

@@ -1,8 +1,8 @@
 """Counts objects at lines and zones, today and on earlier days.
 
-An object that enters or appears in a zone counts as in. An object that leaves a zone, or whose
-track ends in it, counts as out. Days and hours are local. Counts of earlier runs are read from the
-files that ``zone_rows.py`` wrote.
+An object that enters a zone or appears in it is counted as "in". An object that leaves a zone, or
+whose track ends in it, is counted as "out". Days and hours are local. Counts of earlier runs are
+read from the files that ``zone_rows.py`` wrote.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from detector.core.errors.text import from_cell
 from detector.live.base import Event, ZoneBook, ZoneFigures, ZoneShape, format_day, to_local
 from detector.live.camera_folder import list_names_of_day, open_to_read
 
-# Directions and events that count as in. Others count as out, except "stays".
+# Directions and events that are counted as "in". Others are "out", except "stays".
 IN_EVENTS = ("in", "enters", "appears")
 IN_COLUMNS, OUT_COLUMNS = ("in", "entered", "appeared"), ("out", "left", "ended")
 HOURS = 24
@@ -60,7 +60,7 @@ class ZoneCounts:
                 self._books[camera] = book
 
     def end(self, camera: str) -> None:
-        """Count the objects that are still in the camera's zones as out."""
+        """Count as "out" the objects that are still in the camera's zones."""
         book = self._books.get(camera)
         for event in () if book is None else book.finish().events:
             self._add(camera, event.zone, event.class_name, False, self.clock())

@@ -34,7 +34,7 @@ JUMP_S = 1.0  # a larger jump means that the wall clock was set, not adjusted gr
 @dataclass(frozen=True, slots=True)
 class Scene:
     """Lines and zones at one frame (--zones). ``counts``: rows of intervals that this frame ended.
-    ``book`` continues to count; it is None in copies and pickles."""
+    ``book``: all counts, which later frames change; None in copies and pickles."""
 
     outlines: tuple[Outline, ...]
     events: tuple[ZoneEvent, ...]

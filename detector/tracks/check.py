@@ -1,4 +1,4 @@
-"""Write the page of ``zones check``, on which a person judges crossings and counts by hand."""
+"""Write the page of ``zones check``, where a person judges crossings, and counts by hand."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Footage:
         self.show(crossings[-1]["time_s"] + np.zeros(1))  # raises if the video is too short
 
     def show_around(self, crossing: Crossing) -> dict[str, Any]:
-        """Return a crossing with pictures of a quarter of the frame, mostly above its point."""
+        """Return a crossing with pictures. They show a quarter of the frame, mostly above it."""
         width, height = self._size
         left = int(min(max(crossing["x"] - width / 4, 0), width / 2))
         top = int(min(max(crossing["y"] - height / 3, 0), height / 2))

@@ -4,9 +4,9 @@ Each box has a reference point: the middle of its lower edge, where an object st
 or its centre. Boxes jitter, so a track changes sides only once its point is past the line or edge
 by a margin, a share (``ZoneSet.margin``) of the box's size. So an object that waits on a line
 crosses it once, and an object that turns back on the line does not cross it. A track crosses a line
-if it was clearly on one side, is clearly on the other, and its path met the line between its ends.
-Between two sightings, we assume a straight path. A track ends at a cut, or after ``LOST_S`` without
-a box. The track then counts as ended at the point where it was last seen.
+if it was clearly on one side, is clearly on the other, and its path met the line, not only the
+line's extension. Between two sightings, we assume a straight path. A track ends at a cut, or after
+``LOST_S`` without a box. It then counts as ended at the point where it was last seen.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Wall = tuple[float, bool]  # the wall clock at a frame; whether it was set since
 class ZoneEvent(NamedTuple):
     """What one object did at a line or zone (--zones): it "crosses" a line; it "enters", "leaves"
     or "stays" in a zone, "appears" or "ends" there. ``x``, ``y``: the object's reference point,
-    pixels. ``since_s``, ``until_s``: its visit so far, if it "leaves", "ends" or "stays"."""
+    pixels. ``since_s``, ``until_s``: the visit so far, for "leaves", "ends" and "stays"."""
 
     time_s: float  # time of the frame that made the event certain
     zone: str  # name of the line or zone
@@ -102,7 +102,7 @@ class _TrackTable:
         self.counts = np.zeros((0, 0), bool)  # whether the shape counts the track's class
         self.sure = np.zeros((0, 0), np.int8)  # the last clear side: 1 in, -1 out, 0 none yet
         self.away = np.zeros((0, 0))  # pixels from the line or edge; negative: side out, or outside
-        self.through = np.zeros((0, 0), bool)  # whether the path last met the line between its ends
+        self.through = np.zeros((0, 0), bool)  # the path last met the line, not its extension
         self.since_s = np.zeros((0, 0))  # start of the visit
         self.stayed = np.zeros((0, 0), bool)  # whether the event "stays" was returned
 
@@ -583,7 +583,7 @@ def outline_of(shape: Shape, of: tuple[float, float] | None, size: tuple[int, in
 
 
 def _name_side(shape: Shape, direction: str) -> str:
-    """Return the file's name for a direction; "" if the file names neither direction."""
+    """Return the name of a direction; "" if the file of lines names neither direction."""
     return shape.sides[direction == OUT] if direction and shape.sides != SIDES else ""
 
 

@@ -79,7 +79,7 @@ class Tracker(ABC):
     # Methods that predict boxes (--infer-every, --smooth). They change no track.
 
     def seen(self) -> Numbers:
-        """Return the tracks seen in the last frame, in boxes that score at least ``conf``."""
+        """Return the tracks that had a box in the last frame, with a score of at least ``conf``."""
         return np.flatnonzero((self.seen_s == self._time_s) & (self.scores >= self.conf))
 
     def followed(self, time_s: float, within_s: float) -> Numbers:
@@ -110,8 +110,8 @@ class Tracker(ABC):
     def match(
         self, predicted: Floats, rows: Numbers, boxes: Floats, class_ids: Ids, least: float
     ) -> tuple[Numbers, Numbers]:
-        """Match the tracks ``rows``, at their ``predicted`` boxes, with ``boxes`` by an IoU of at
-        least ``least``. Return indices into ``rows`` and ``boxes``."""
+        """Match ``predicted``, the boxes of the tracks ``rows``, with ``boxes``. A match has an IoU
+        of at least ``least``. Return indices into ``rows`` and ``boxes``."""
         overlap = overlaps(predicted, boxes) * self.same_class(rows, class_ids)
         first, second = assign(overlap)
         enough = overlap[first, second] >= least

@@ -1,4 +1,4 @@
-"""Shared parts of the families run by transformers: a small network with random weights, its
+"""Shared parts of the scripts for models of transformers: a small network with random weights, its
 export, and detection with the library's own image processor."""
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ names: {names}
 
 
 def describe(family: str, about: str, scores: str, names: str = "coco-91") -> str:
-    """Return a description. ``scores``: the keys that say what the tensor logits contains."""
+    """Return a description. ``scores``: the keys that say what the tensor ``logits`` contains."""
     return DESCRIPTION.format(family=family, about=about, scores=scores, names=names)
 
 
 def small_resnet(*stages: str) -> dict[str, Any]:
-    """Return options of a DETR with two layers of each kind, on a ResNet with ``stages``."""
+    """Return options of a small DETR. ``stages``: those of its ResNet that the encoder reads."""
     from transformers import ResNetConfig
 
     backbone = ResNetConfig(

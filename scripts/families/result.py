@@ -114,7 +114,7 @@ def write_variant(
     description: str | None,
     **more: Any,
 ) -> Variant:
-    """Write the description next to the exported file ``path``; return its variant."""
+    """Write the description next to the exported file ``path``; return that file's variant."""
     described = path.with_suffix(".yaml") if description is not None else None
     if described is not None:
         described.write_text(description, encoding="utf-8")

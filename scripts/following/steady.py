@@ -154,7 +154,7 @@ def unlabelled(clip: Path, other: str) -> list[Row]:
 
 def lag(speed: float, fps: float = 25.0, size: tuple[float, float] = (40.0, 100.0)) -> float:
     """Return how many pixels --smooth lags behind a box that moves at ``speed`` pixels per second,
-    if detection is exact: the mean over the last second of four."""
+    if detection is exact: the mean over the last of four seconds."""
     from detector.tracks.steady import Steady
     from detector.tracks.trackers.bytetrack import BytetrackTracker
 

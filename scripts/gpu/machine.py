@@ -1,4 +1,4 @@
-"""Shared parts of the steps: find the GPU, read the clip, and compare engines with ONNX Runtime."""
+"""Shared parts of gpu_check: find the GPU, read the clip, compare engines with ONNX Runtime."""
 
 from __future__ import annotations
 

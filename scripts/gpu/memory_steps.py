@@ -133,8 +133,8 @@ def runs_meanwhile(
     """Return whether another thread ran during the wait (None if the wait was too short), the
     wait's seconds, and the longest time without a tick of that thread.
 
-    One tick in the middle of a wait proves that the thread ran. A wait without ticks proves little,
-    since other programs may use the cores: we ``prepare`` and measure again, up to ``TRIES`` times.
+    One tick in the middle of a wait proves that the thread ran. A wait without ticks proves little:
+    other programs may use the cores. So we ``prepare`` and measure again, up to ``TRIES`` times.
     """
     for _ in range(TRIES):
         prepare()
@@ -201,7 +201,7 @@ def wait_for_copies(provider: Any) -> tuple[bool | None, float, float]:
 # ---- Is all memory freed?
 
 TURNS, SETTLED = 50, 5  # an engine is opened and closed 50 times; the first 5 fill caches
-MOST_MB = 8  # GPU memory that the other 45 may add in all: less than the weights of a network
+MOST_MB = 8  # GPU memory that the last 45 turns may add in all: less than the weights of a network
 
 
 @dataclass(frozen=True)

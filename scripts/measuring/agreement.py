@@ -28,16 +28,16 @@ from detector.core.types import Detections
 from measuring.rounded import rounded
 
 PRECISIONS = (*HALVES, "int8")
-BELOW = 0.2  # share of the threshold down to which an unmatched detection may find a partner
+BELOW = 0.2  # lowest score of a partner below the threshold, as a share of the threshold
 IOU = 0.5  # lowest IoU of such a partner
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One precision. ``clips``: clip -> agreement. ``alone``: in all clips, number of
-    detections without a partner, and for how many of them the other side has one below the
-    threshold. Only for int8: ``layers``: number of layers that multiply; ``float_layers``: how many
-    of them stay float; ``float_macs``: the float layers' share of the MACs."""
+    """One precision. ``clips``: clip -> agreement. ``alone``: number of detections without
+    a partner, over all clips, and how many of these fit a box that scores below the threshold.
+    Only for int8: ``layers``: number of layers that multiply; ``float_layers``: how many of them
+    stay float; ``float_macs``: the float layers' share of the MACs."""
 
     model: str
     precision: str
@@ -171,7 +171,7 @@ def crossings(
     versa.
 
     ``a_below``, ``b_below``: the detections of the same frames at a lower threshold, best first.
-    They begin with the boxes of ``a`` or ``b``, since only better boxes can make NMS drop a box.
+    They begin with the boxes of ``a`` or ``b``: only better boxes can make NMS drop a box.
     """
     count = 0
     for ours, theirs, ours_below, theirs_below in zip(a, b, a_below, b_below, strict=True):

@@ -108,7 +108,7 @@ def cells(rows: Mapping[str, Sequence[Row]]) -> list[str]:
 @click.command("benchmark_app")
 @click.option("--network", "networks", multiple=True, type=click.Choice(list(NETWORKS)))
 @click.option("--precisions", default="fp32,int8")
-@click.option("--requests", type=int, help="Requests in flight.  [default: the cores]")
+@click.option("--requests", type=int, help="Requests in flight.  [default: cores / threads]")
 @click.option("--threads", default=1, help="Per request.")
 @click.option("--frames", default=300, help="Frames of runs with the loop.")
 @click.option("--seconds", default=10, help="Length of each run on pictures in memory.")

@@ -2,9 +2,9 @@
 classes, and the length of the run.
 
 Each curve of medians is printed next to the expected curve through its first and last points:
-cost = a + b x**e, where e = 1 is proportional and e = 0 is constant. The measured exponent is the
-slope of a line through the logarithms, of the whole curve and of its upper half. A constant part
-of the cost lowers the exponent, but less in the upper half.
+cost = a + b x**e, where e = 1 is proportional and e = 0 is constant. An exponent is the slope of
+a line through the logarithms. It is measured on the whole curve, and on its upper half: a constant
+part of the cost lowers the exponent less there.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 TOPIC/available           online, or offline (last will); retained
 TOPIC/CAMERA/state        up or down; retained
 TOPIC/CAMERA/event        events, as JSON
-TOPIC/CAMERA/count/CLASS  objects of the class, 0 after it left; retained
+TOPIC/CAMERA/count/CLASS  number of objects of the class, 0 after all left; retained
 TOPIC/CAMERA/zone/NAME/in, out   crossings of a line today; retained
 TOPIC/CAMERA/zone/NAME/inside    objects in a zone; retained
 """
@@ -29,7 +29,7 @@ from detector.live.events.wording import as_json
 
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 LONGEST_PAUSE_S = 30  # between attempts to connect; the pause doubles from 1 s
-STEADY_S = 60.0  # the loss of a connection that lasted this long is reported again
+STEADY_S = 60.0  # a connection that lasted this long was steady, so its loss is always reported
 LONGEST_TOPIC = 65_535  # bytes (MQTT 3.1.1, section 1.5.3)
 NOTHING, TROUBLE, REFUSAL = range(3)  # severity of the worst problem reported so far
 NO_CONNECTION = 4  # MQTT_ERR_NO_CONN: paho keeps the message for the next connection
@@ -69,7 +69,7 @@ class MqttTarget:
         self._notice = notice
         self._refused = self._closing = self._is_down = False
         self._reported = NOTHING
-        self._since_s = 0.0  # when the connection began, on the monotonic clock; 0 without one
+        self._since_s = 0.0  # monotonic time at which the connection began; 0 without a connection
         self._lock = threading.Lock()
         self._lost = 0
         self._pending = 0  # unacknowledged messages
@@ -106,7 +106,7 @@ class MqttTarget:
         self._report_once(f"{why}; retrying")
 
     def _on_disconnect(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
-        """Report a lost connection; if it was shorter than ``STEADY_S``, only the first time."""
+        """Report a lost connection: always if it was steady (``STEADY_S``), otherwise only once."""
         if self._since_s and time.monotonic() - self._since_s >= STEADY_S:
             self._reported = NOTHING
         self._since_s = 0.0

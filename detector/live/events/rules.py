@@ -1,11 +1,11 @@
 """The rules that turn frames and states of cameras into events.
 
-Decisions use the monotonic clock, because the wall clock may jump. Events have wall-clock times. If
-the wall clock jumped after something began, its beginning is recomputed from the current time, so
-that the two times of an event differ by the time that really passed.
+Decisions use the monotonic clock, because the wall clock may jump. An event has two times of the
+wall clock, ``since_s`` and ``time_s``. If the clock jumped in between, ``since_s`` is recomputed:
+the two then differ by the time that really passed.
 
 If objects have ids (--track), each has its own events (objects.py). Otherwise a class appears and
-leaves as a whole, however many objects it has. It leaves after ``GONE_NS`` of frames without it.
+leaves as a whole, however many objects it has. It leaves if no frame shows it for ``GONE_NS``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _CameraPresence:
     objects: Objects | None = None  # with --track
     up: bool | None = None  # None: no picture and no failure yet
     changed: Moment = NEVER  # last change of ``up``, or the start of the run
-    down_ns: int = 0  # when it last went down; pictures that arrived earlier show no new object
+    down_ns: int = 0  # when it last went down; objects in earlier pictures are treated as gone
 
     def end(self, camera: str, now: Moment, why: str) -> list[Event]:
         present = [(name, one) for name, one in self.classes.items() if one.present]

@@ -21,21 +21,21 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from detector.live.page.access import to_block
 from detector.live.page.binding import is_loopback
 
-HEAD_S = 10.0  # longest time from connecting or the last response to a request's whole head
+HEAD_S = 10.0  # time limit for a request's whole head, from connecting or from the last response
 MOST = 256  # connections at the same time
 MOST_PER_ADDRESS = 128  # connections from one address, which may be a proxy
 RESERVE = 32  # connections reserved for clients on this machine
 HEAD_BYTES = 16 << 10
-# Seconds to the first probe and between probes, and their number: finds a lost viewer in 60 s.
+# TCP probes: seconds to the first, seconds in between, number. They find a lost viewer in 60 s.
 ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 Address = tuple[str, int]
 
 
 class BoundedSocket(socket.socket):
-    """A listening socket that accepts up to ``most`` sockets, ``each`` of them from one address. At
-    a limit, it closes a socket of the lowest ``rank``, or the new one if all others are ``known``
-    and ``busy``. ``reserve`` sockets are for clients on this machine."""
+    """A listening socket for up to ``most`` sockets, up to ``each`` from one address. At a limit,
+    it closes a socket of the lowest ``rank``, or the new one if all others are ``known`` and
+    ``busy``. The last ``reserve`` sockets are for clients on this machine."""
 
     def __init__(self, listening: socket.socket) -> None:
         super().__init__(listening.family, listening.type, listening.proto, listening.detach())
@@ -73,7 +73,7 @@ class BoundedSocket(socket.socket):
         return new, peer
 
     def _make_room(self, new: _CountedSocket) -> _CountedSocket | None:
-        """Return the socket to close, or None if there is room. Forget it if it is not ``new``."""
+        """Return the socket to close, or None if there is room. An older socket is forgotten."""
         if self._block_counts[new.block] >= self.each:
             candidates = [held for held in self._sockets.values() if held.block == new.block]
         elif len(self._sockets) >= (self.most if new.is_local else self.most - self.reserve):

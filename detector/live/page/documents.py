@@ -50,7 +50,7 @@ class ZoneDocument(msgspec.Struct, frozen=True):
 
 
 class ZoneDaysDocument(msgspec.Struct, frozen=True):
-    """Sums of a line or zone for each of ``days``."""
+    """Sums of a line or zone for each day in ``CountsDocument.days``."""
 
     camera: str
     name: str
@@ -66,7 +66,7 @@ class CountsDocument(msgspec.Struct, frozen=True):
 
 
 class StreamDocument(msgspec.Struct, frozen=True):
-    """A camera or file. Counts cover the whole run, and rates the last few seconds."""
+    """A camera or file. Counts are of the whole run, rates of the last few seconds."""
 
     name: str
     kind: Literal["camera", "file"]
@@ -94,9 +94,9 @@ class StreamDocument(msgspec.Struct, frozen=True):
 
 class LiveDocument(msgspec.Struct, frozen=True):
     """The state of a run. ``cpu_share``: the share of all cores that this program uses;
-    ``computer_share``: that all programs use; null if unknown. ``failing``: outputs that cannot be
-    written or delivered now, such as "door recording" or "webhook". ``stopped``: cameras of
-    cameras.yaml that a user stopped."""
+    ``computer_share``: the share that all programs use; null if unknown. ``failing``: outputs that
+    cannot be written or delivered now, such as "door recording" or "webhook". ``stopped``: cameras
+    of cameras.yaml that a user stopped."""
 
     schema: int
     time_utc: str
@@ -234,8 +234,8 @@ def live(figures: LiveFigures, now_s: float, controllable: Sequence[str] = ()) -
 
 def is_healthy(figures: LiveFigures | None) -> bool:
     """Return False before the run has started, if no camera is live, if rows or recordings cannot
-    be written, or if the engine hangs. Receivers of events do not count, because they fail
-    elsewhere, and we know that they work again only at the next event."""
+    be written, or if the engine hangs. A receiver of events that fails does not count: its fault
+    is elsewhere, and only the next event shows whether it works again."""
     if figures is None or not any(one.state == LIVE for one in figures.streams):
         return False
     if any(camera and fails for (camera, _), (fails, _) in figures.outputs.items()):

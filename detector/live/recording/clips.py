@@ -54,7 +54,7 @@ class Clips:
             self._end_clip()
 
     def _start_clip(self, from_ns: int) -> None:
-        """Start a clip at the last key frame not after ``from_ns``, or else at the first one."""
+        """Start a clip at the last key frame up to ``from_ns``, else at the first key frame."""
         first: int | None = None
         for place, sample in enumerate(self._ring):
             if sample.track == VIDEO and sample.key:
@@ -94,7 +94,7 @@ class Clips:
                     return
                 second = len(self._ring)  # the only group is too large
             elif not full and self._ring[second].arrived_ns > oldest_ns:
-                return  # a clip from ``oldest_ns`` begins in the first group
+                return  # a clip from ``oldest_ns`` needs the first group
             for _ in range(second):
                 self._bytes -= len(self._ring.popleft().data)
             self._next = max(self._next - second, 0)
@@ -106,7 +106,7 @@ class Clips:
         return None
 
     def finish(self) -> None:
-        """End the clip with its connection. If no clip is open, late detections may start one."""
+        """End the clip when its connection ends. Without a clip, late detections may start one."""
         if self._until_ns is not None:
             self._end_clip()
             self._ring.clear()

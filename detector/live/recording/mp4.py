@@ -23,7 +23,7 @@ from detector.live.recording.samples import NS, USUAL_NS, VIDEO, Sample, Tracks
 FRAGMENT_US = 400_000  # a kill loses a fragment and one more picture: less than 1 s
 # How long video waits for earlier sound; with FFmpeg's default, a kill would lose 10 s.
 INTERLEAVE_US = 250_000
-# Files that may be longer get no index, because it stays in memory to the end (18 MB per hour).
+# Files that may be longer get no index: an index stays in memory to the end (18 MB per hour).
 LONGEST_INDEX_S = 3600.0
 
 

@@ -79,7 +79,7 @@ def list_recordings(folder: Path) -> list[Recorded]:
 
 
 def free_name(folder: Path, wanted: str) -> str:
-    """Return ``wanted``, or ``wanted-2`` and so on if a finished or partial file has that name."""
+    """Return ``wanted``, or ``wanted-2`` and so on if a recording or side-car has that name."""
     number = 1
     while True:
         name = wanted if number == 1 else f"{wanted}-{number}"

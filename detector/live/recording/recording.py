@@ -21,7 +21,7 @@ from detector.live.recording.side_cars import SideCars
 ANNOTATED, COPY, NONE = "annotated", "copy", "none"
 # If a camera is silent for this long, its file is finished, so that it can be watched or removed.
 SILENCE_NS = 10 * NS
-# Annotated recordings skip a connection's first sound, because its packets arrive in a burst.
+# Annotated recordings skip a connection's first second of sound, which arrives in a burst.
 SETTLE_NS = NS
 # A new size begins a file at most once in this time; until then, annotated pictures are scaled.
 LEAST_NS = 10 * NS
@@ -125,7 +125,7 @@ class Recording:
             self._opened_ns = packet.arrived_ns
         if self.mode == COPY:
             samples = connection.samples(packet)
-            # An MP4 file has parameter sets of H.265 only at its beginning.
+            # New parameter sets of H.265 need a new MP4 file: it has them only at its beginning.
             is_free = self._is_new or (connection.video and connection.video.codec == "hevc")
             if connection.changed and (is_free or self._may_change(packet.arrived_ns)):
                 connection.changed = self._is_new = False

@@ -1,5 +1,5 @@
-"""Writes files of N minutes, which begin at key frames, and pauses while the disk is full. The
-monotonic clock measures the minutes."""
+"""Writes files of N minutes that begin at key frames. Pauses while the disk is full. The monotonic
+clock measures the minutes."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Segments:
         return disk.f_bavail * disk.f_frsize >= reserve * factor
 
     def _pause(self, now_ns: int, error: OSError) -> None:
-        """Finish the files with their complete fragments. Print one notice per pause."""
+        """Finish the files, which keep their complete fragments. Print one notice per pause."""
         for file in (self._previous, self._file):
             if file is not None:
                 self.lost += file.waiting

@@ -4,9 +4,9 @@ name, which players load automatically.
 Detections arrive later than their packets, often after the file is finished. So a side-car stays
 open until detections of later pictures arrive.
 
-With 20 people in every picture, the text would be as large as a small video. So the lines of a
-picture stay for up to ``STAY_NS`` if no box has moved visibly (``TOLERANCE``), or if the side-car
-exceeds its ``SHARE`` of the video's bytes.
+With 20 people in every picture, the text would be as large as a small video. So a picture's
+lines also serve later pictures, for up to ``STAY_NS``, if no box has moved visibly (``TOLERANCE``)
+or if the side-car exceeds its ``SHARE`` of the video's bytes.
 
 A picture's lines are written with one call, when the next detected picture determines their end. So
 a kill loses at most one picture's lines.
@@ -360,7 +360,7 @@ def _look_alike(before: _Caption, after: _Caption) -> bool:
 
 
 def _scale(caption: _Caption, size: Size) -> Detections:
-    """Scale boxes to the video, which may be another stream of the camera."""
+    """Scale boxes to the recorded video, which may be another stream than the detected one."""
     height, width = caption.size
     shown = caption.detections.shown
     if size == (width, height):

@@ -42,14 +42,14 @@ CHECK_NS = SECOND // 4  # between checks of all feeds
 BUSY = 0.8  # if inference is busy for more than this share, a batch waits for more pictures
 SMOOTHING = 0.1  # weight of the latest batch in the mean execution time
 BACK_S = 1.0  # if stamps step back further, the camera's clock was set
-AHEAD_S = 10.0  # stamps may lead arrivals by this, because servers send buffered pictures first
+AHEAD_S = 10.0  # stamps may be this far ahead of arrivals: servers first send buffered pictures
 GAVE_UP = "; a run with --wait keeps trying"
 NO_FACTS = FeedFacts(ENDED, 0)
 SPARE_PICTURES = 32  # at most this many buffers of other sizes are kept for reuse
 
 
 class ContinuousPts:
-    """Makes the stamps of a camera's pictures continuous over new connections and clock jumps.
+    """Makes the stamps of a camera's pictures continuous across new connections and clock jumps.
 
     If stamps restart, fall back (MPEG-TS wraps after 26.5 hours) or run ahead, the time between
     arrivals is used instead. Not thread-safe."""
@@ -87,7 +87,7 @@ class Member:
     earlier: FeedFacts = NO_FACTS  # the sums of its earlier feeds
     handed: int = 0  # pictures that became frames, from all its feeds
     dropped: Counter[str] = field(default_factory=Counter)  # dropped by the collector
-    served: int = 0  # serial number of its last picture, over all cameras
+    served: int = 0  # number of its last picture, counted over all cameras
     last_ns: int = 0  # arrival of its last picture
     fps: float | None = None  # at the last check
     live: bool = False
@@ -127,7 +127,7 @@ def add_facts(now: FeedFacts, earlier: FeedFacts, dropped: Mapping[str, int]) ->
 
 
 class InferencePace:
-    """Duration and busy share of inference, computed from the times in each ``Arrival``."""
+    """How long inference takes, and for what share of the time it is busy. See ``Arrival``."""
 
     def __init__(self) -> None:
         self._in_flight: deque[Arrival] = deque(maxlen=256)
@@ -374,7 +374,7 @@ class Collector:
         )
 
     def _take(self) -> bool:
-        """Take a picture if any; cameras outside the batch first, then those served longest ago."""
+        """Take a picture, if any. Prefer cameras outside the batch, then the longest unserved."""
 
         def turn(member: Member) -> tuple[bool, int]:
             return member.camera.name in self._rows, member.served

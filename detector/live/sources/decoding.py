@@ -68,7 +68,7 @@ class PacketDecoder:
 
     def flush(self, end: End) -> Iterator[tuple[Picture, Any]]:
         """Yield the delayed pictures, then drop the packets that yielded none."""
-        # The codec raises if it holds nothing, or only damaged packets, which are counted below.
+        # The codec raises if it holds no packets, or only damaged ones. ``abandon`` counts those.
         with contextlib.suppress(av.error.FFmpegError):
             yield from self._pictures(end.codec.decode(None), end.codec)
         end.codec.flush_buffers()  # otherwise it accepts no more packets

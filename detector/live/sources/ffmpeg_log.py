@@ -74,7 +74,7 @@ class DamageLog:
 
 
 class LogWatch:
-    """Calls ``handle`` with FFmpeg's messages while this thread opens a stream; FFmpeg waits."""
+    """Calls ``handle`` with FFmpeg's log messages in this thread. FFmpeg waits until it returns."""
 
     def __init__(self, handle: Callable[[str], None]) -> None:
         self._handle = handle

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from detector.core.sources._answers import OpenResponse
 
 REDIRECT = re.compile(r"Redirecting to (\S+)")
-READ_TIMEOUT_S = 3600.0  # ``Interrupt`` ends calls earlier, but only calls with a timeout
+READ_TIMEOUT_S = 3600.0  # ``Interrupt`` ends calls earlier, but can end only calls with a timeout
 STILL_S = 1.0  # between requests of a still picture, for a camera without ``rate``
 SHORT_NS = 2 * SECOND  # a connection of JPEGs that ends sooner is treated as a still picture
 LOOK_UP_S = 0.1  # between checks of a name look-up
@@ -69,9 +69,9 @@ class LookUp(threading.Thread):
 class NetworkFeed(PacketFeed):
     may_shed = True
     _look_up: LookUp | None = None
-    _probed: OpenResponse | None = None  # the open response of an earlier probe
+    _probed: OpenResponse | None = None  # the response of an earlier probe, still open
     _redirect_host: str | None = None  # another host to which the camera redirects
-    _first: NestedFile | None = None  # the first response, if we open URLs instead of FFmpeg
+    _first: NestedFile | None = None  # the first response, if we and not FFmpeg open the URLs
     _nested: NestedOpener | None = None
     _multipart_error = ""  # FFmpeg's message about a malformed multipart
 
@@ -140,7 +140,7 @@ class NetworkFeed(PacketFeed):
         return self._open_with(self._opening, THOROUGH)
 
     def _jpegs(self, epoch: int, is_odd: bool = False) -> ErrorMeaning | None:
-        """Read a response's JPEGs, or return None. ``is_odd``: FFmpeg cannot parse the response."""
+        """Read the JPEGs of a response; None if it has none. ``is_odd``: FFmpeg cannot parse it."""
         if not is_web(self.camera.address.whole) or self.receiving.is_cut():
             return None
         every_s = float(1 / self.camera.rate) if self.camera.rate else STILL_S
@@ -280,7 +280,7 @@ class NetworkFeed(PacketFeed):
         return explain(failure or error, timed_out=self.was_cut)
 
     def _denied(self) -> ErrorMeaning | None:
-        """Explain missing segments, or that another host refused access: it gets no login."""
+        """Explain missing segments, or a refusal by another host, which gets no login."""
         nested = self._nested
         if nested is None or (nested.denied is None and not nested.given_up):
             return None

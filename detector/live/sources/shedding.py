@@ -22,7 +22,7 @@ from detector.live.sources.packets import Stamp
 
 SECOND = 1_000_000_000  # ns
 
-FEW = 5  # shedding begins if fewer than one in this many pictures is taken
+FEW = 5  # shedding begins if the loop takes fewer than one picture in this many
 LEAST = 3  # at least this many pictures are decoded per section
 MARGIN = 3  # pictures to decode for each picture taken
 WASTED = 4  # decode fewer pictures if more than this many are decoded for each one that is taken
@@ -30,7 +30,7 @@ FULL = 0.9  # shedding begins above this load of the cores
 ROOM = 0.75  # decode more pictures below this load of the cores
 WORTH = 0.25  # shedding begins only if decoding takes more than this share of our CPU time
 SHORTEST = 10  # a section has at least this many pictures
-# Longest group for shedding. Key frames every two seconds are common; the rest is for jitter.
+# Longest group for shedding. Key frames every two seconds are common; half a second is for jitter.
 LONGEST_S = 2.5
 REGULAR = 5  # shedding begins after this many consecutive groups that last LONGEST_S or less
 # Shedding begins after this many consecutive sections that meet its conditions. Each time, the

@@ -77,7 +77,7 @@ class Status:
 
     def arrive(self, now_ns: int) -> int:
         with self._lock:
-            if self._state == STALLED:  # the connection was steady, since it survived a stall
+            if self._state == STALLED:  # the connection was steady, because it survived a stall
                 self._enter(LIVE, now_ns)
                 self._backoff.reset()
             if not self._arrivals:

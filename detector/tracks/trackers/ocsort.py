@@ -2,7 +2,7 @@
 "Observation-Centric SORT", arXiv:2203.14360). It adds
 
 - momentum (OCM), which prefers boxes in the track's direction;
-- recovery (OCR), which matches a track without a box by its last detected box;
+- recovery (OCR), which compares the last detected boxes of unmatched tracks with unmatched boxes;
 - re-update (ORU): when a lost track is matched again, its filter returns to the state that it had
   when the track was lost, and is updated from there along a straight line to the new box. This
   discards the errors of predictions.
