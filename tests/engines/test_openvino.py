@@ -50,6 +50,28 @@ def convolutions(engine) -> dict[str, str]:
     return dict(found)
 
 
+SIGNALLED = """
+import os, signal, threading
+from detector.core.engines.openvino.devices import open_core
+
+cores = [open_core(), open_core()]
+for core in cores:
+    core.get_property("CPU", "FULL_DEVICE_NAME")
+del core
+signal.signal(signal.SIGTERM, lambda *_: print("handled"))
+for free in (cores.pop, lambda: cores.pop(0)):
+    thread = threading.Thread(target=free)
+    thread.start()
+    thread.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_signals_are_handled_after_another_thread_dropped_the_core():
+    done = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "handled\n" * 2), done.stderr
+
+
 def test_unlisted_convolution_belongs_to_the_layer_whose_result_it_reads():
     """CPUs without AVX-512 fuse a depthwise convolution into the 1x1 convolution before it."""
     nodes = [

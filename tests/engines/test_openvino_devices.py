@@ -52,6 +52,9 @@ def gpu(monkeypatch):
 
     monkeypatch.setattr(openvino, "Core", core)
     monkeypatch.setitem(devices.NAMES, "gpu", "GPUCPU")
+    devices.open_core.cache_clear()
+    yield
+    devices.open_core.cache_clear()
 
 
 def run(network, **options):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import cache
 from typing import Any, NamedTuple
 
 from detector.core.engines.base import EngineOptions, Offer, translated
@@ -30,7 +31,11 @@ class Target(NamedTuple):
         return self.device.partition(":")[0]
 
 
+@cache
 def open_core() -> Any:
+    """Return the ``Core`` of this process. Its CPU plugin sets the stack on which this thread
+    handles signals, and frees it with the ``Core``. If two were freed in another order or thread,
+    the next signal would crash the process (SIGSEGV), so there is one, which stays."""
     import openvino
 
     core = openvino.Core()
