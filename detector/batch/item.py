@@ -334,9 +334,6 @@ def _ledger(run: SourceRun) -> Ledger:
     )
 
 
-# The steps of an item that is split into parts.
-
-
 def _do_step(
     task: Task,
     piece: Piece,

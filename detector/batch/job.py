@@ -237,8 +237,6 @@ class Job:
         self.tally.parts, self.tally.parts_done = self._long.counts()
         return self.tally.progress(workers)
 
-    # ---- results of items
-
     def _take(self, event: Event) -> None:
         if isinstance(event, Gone):
             self.notes.append(f"gave up on worker {event.worker}: {event.error}")

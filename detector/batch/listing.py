@@ -197,9 +197,6 @@ def _why_refused(name: str) -> str | None:
     return None
 
 
-# The files of each kind of argument.
-
-
 def _find(spec: str, own: str, output: str, listing: Listing) -> Iterator[Found]:
     if is_address(spec):
         from detector.batch.stores import find_objects

@@ -150,9 +150,6 @@ def _why_not_joined(sink: type[Sink], config: Config) -> str:
     return ""
 
 
-# Dividing a surveyed file.
-
-
 @dataclass(frozen=True, slots=True)
 class _FrameRange:
     """The frames that a single run yields: ``count`` frames with the numbers ``first``,

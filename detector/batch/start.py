@@ -176,9 +176,6 @@ def default_workers(cores: int, config: Config) -> int:
     return max(1, cores // 2)
 
 
-# ---- before the first item
-
-
 def check_begin(request: Request, home: str) -> JobSettings | None:
     settings = read_settings(home)
     own = Path(home, named(MANIFEST, ".sqlite", request.shard))

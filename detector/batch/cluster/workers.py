@@ -299,8 +299,6 @@ class Workers(Places[_Place]):
             place.enter("gone", self.clock())
         self._events.append(Gone(0, f"{why}; continue with --resume", EXIT_ENGINE))
 
-    # ---- the number of workers
-
     def _balance(self, now: float) -> None:
         """Request more workers, or withdraw some of those that still wait for a node."""
         self._balanced = now

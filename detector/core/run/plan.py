@@ -201,8 +201,6 @@ class RunPlan:
         selection = self.selection.changed(conf, classes, self.network.names)
         return replace(self, selection=selection)
 
-    # Parts that the loop calls.
-
     def head(self, network: Network, lowest_conf: float = 1.0) -> Head:
         """Return the network's head with the threshold --conf. If a later stage needs boxes with
         lower scores, the threshold is ``lowest_conf``. That stage removes those below --conf."""
@@ -298,8 +296,6 @@ class RunPlan:
             still=self.reading.stillness(source.info),
             schedule=schedule,
         )
-
-    # Sinks.
 
     def open_sinks(self, paths: Mapping[str, Path], info: SourceInfo) -> list[Sink]:
         return open_sinks(paths, info, self.writing, self.drawing)

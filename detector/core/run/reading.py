@@ -150,8 +150,6 @@ class SourceReading:
 
         return Stillness(self.still[1])
 
-    # Facts about a source before it is run.
-
     def picture_size(self, specs: Sequence[str]) -> tuple[int, int] | None:
         """Return (width, height) of the first source that opens, if the input depends on it."""
         from detector.core.sources import find_claiming

@@ -81,8 +81,6 @@ def _describe_passes(session: SavedSession) -> list[str]:
     return lines
 
 
-# A recording by nsys
-
 RUNS = (
     Column("run", value=lambda one: one[0]),
     Column("process", value=lambda one: one[1].process),

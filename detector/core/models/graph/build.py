@@ -181,9 +181,6 @@ def good_name(name: str) -> bool:
     )
 
 
-# Shapes and costs of any ONNX graph
-
-
 def is_heavy(tensor: onnx.TensorProto) -> bool:
     """Return whether a constant has too many values to be relevant for shape inference."""
     return bool(math.prod(tensor.dims) > LIGHT_FLOATS)

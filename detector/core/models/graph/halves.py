@@ -92,9 +92,6 @@ def original_names(model: onnx.ModelProto) -> dict[str, str]:
     return originals
 
 
-# Which nodes stay float32 in bfloat16
-
-
 def sensitive_nodes(model: onnx.ModelProto, kept: Set[str] = frozenset()) -> set[str]:
     """Return the nodes that stay float32 in bfloat16: ``kept``, thin convolutions, the stem, and
     nodes between these."""
@@ -173,9 +170,6 @@ def _nodes_before_products(graph: onnx.GraphProto) -> set[str]:
         else:
             before.add(node.name)
     return before
-
-
-# The graph
 
 
 class _HalvesWriter:

@@ -52,9 +52,6 @@ PIXELS = (0.0, 255.0)  # the range of the picture, even if the frames do not use
 BIAS_TOP = 2**31 - 2**24  # largest int32 bias; it leaves room for the products added to it
 
 
-# Which nodes can be int8
-
-
 class Wiring:
     """A graph with the maker and readers of each tensor. ``able``: nodes that can be int8."""
 
@@ -211,9 +208,6 @@ def float_share(model: onnx.ModelProto, kept: Iterable[str]) -> FloatShare:
     return FloatShare(
         len(floats), len(layers), sum(map(wiring.macs, floats)) / total if total else 0.0
     )
-
-
-# The graph
 
 
 def tensors_to_measure(model: onnx.ModelProto) -> list[str]:

@@ -77,8 +77,6 @@ def memory(session: SavedSession, facts: MemoryFacts) -> str:
     return drawn + (table(parts_table(facts)) if facts.parts_mb else "")
 
 
-# Energy
-
 TAGS = ("package", "core", "dram", "gpu")
 ENERGY = (
     Column("timestamp"),
@@ -131,9 +129,6 @@ def _power(facts: EnergyFacts, tags: Sequence[str]) -> str:
     marks = {} if begin is None else {"loading and the run": begin}
     drawn = drawings.lines(series, "s", "W", marks=marks)
     return legend(list(series)) + figure(drawn, "power over time, with idle and loading")
-
-
-# Counters and Python
 
 
 def _figures(facts: CountersFacts) -> Mapping[str, float | None]:

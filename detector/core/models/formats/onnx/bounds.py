@@ -139,9 +139,6 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
             raise _DamagedError
 
 
-# The parsed model
-
-
 def every_graph(model: onnx.ModelProto) -> Iterator[Graph]:
     waiting: list[Graph] = [model.graph, *model.functions]
     while waiting:

@@ -92,9 +92,6 @@ def recognise(
     return match
 
 
-# From the user's options
-
-
 def _as_described(evidence: Evidence, described: Description) -> Recognition:
     why = AS_DESCRIBED
     if described.outputs is None:
@@ -127,9 +124,6 @@ def _as_asked(
     raise ModelError(
         f"{evidence.graph.name}: --family {asked.family}: its exports give {expected}, but {shapes}"
     )
-
-
-# From the file
 
 
 def _by_tensors(evidence: Evidence) -> Recognition | None:
@@ -199,9 +193,6 @@ def _by_layout(evidence: Evidence) -> Recognition | None:
                 )
             return Recognition(family(name), kind, bound, f"{why}, {kind} outputs")
     return None
-
-
-# Contradictions
 
 
 def doubt_of(evidence: Evidence, bound: Bound) -> str | None:
@@ -285,9 +276,6 @@ def _refusal(evidence: Evidence) -> str:
         )
     start = f"its metadata says {named}, but " if named else "its family was not recognised: "
     return f"{graph.name}: {start}{evidence.output_shapes()}; {needed}"
-
-
-# Names
 
 
 def class_names(

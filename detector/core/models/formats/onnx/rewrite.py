@@ -55,9 +55,6 @@ RESERVED = frozenset(
 OPERANDS = {name: {1: "weight", 2: "bias"} for name in ("Conv", "ConvTranspose", "Gemm")}
 
 
-# Outputs
-
-
 def join_levels(graph: ForeignGraph, joined: Mapping[str, JoinedOutput]) -> None:
     """Join the outputs of all strides, in place and in order."""
     from onnx import helper
@@ -171,9 +168,6 @@ def _fix_length(graph: ForeignGraph, name: str, x: str) -> list[onnx.NodeProto]:
     return [padded, cut, graph.node("Reshape", "output.rows", [cut.output[0], names["shape"]])]
 
 
-# Operators
-
-
 def simplify_operators(graph: ForeignGraph) -> None:
     """Replace each Split by Slices, and make all bounds of a Slice count from the start.
 
@@ -271,9 +265,6 @@ def _resolve_bounds(graph: ForeignGraph, node: onnx.NodeProto) -> None:
     node.input.extend(
         graph.constant(f"{stem}.bounds", np.asarray(value, np.int64)) for value in values
     )
-
-
-# Input
 
 
 def put_prefix(graph: ForeignGraph, pixels: Pixels, *, planar: bool) -> None:
@@ -444,9 +435,6 @@ def _join_orders(orders: list[list[int]]) -> list[int]:
     for order in orders:
         joined += [len(joined) + channel for channel in order]
     return joined
-
-
-# Names
 
 
 def rename_all(graph: ForeignGraph) -> None:

@@ -162,9 +162,6 @@ def _choose_size(graph: ForeignGraph, metadata: Metadata, size: Size | None, own
     return size
 
 
-# Folding
-
-
 def fold(graph: ForeignGraph) -> None:
     """Compute all values that do not depend on the picture, in place, and infer all shapes.
 
@@ -381,9 +378,6 @@ def drop_unused(graph: ForeignGraph) -> None:
             needed.update(node.input)
     graph.nodes = nodes[::-1]
     graph.constants = {name: tensor for name, tensor in graph.constants.items() if name in needed}
-
-
-# Another input size
 
 
 def _refuse_fixed_sizes(graph: ForeignGraph, size: Size, exported: Size) -> None:

@@ -73,9 +73,6 @@ def every_tensor(path: Path, model: onnx.ModelProto) -> Iterator[onnx.TensorProt
             )
 
 
-# Other files
-
-
 class _ExternalData(NamedTuple):
     tensor: onnx.TensorProto
     file: Path
@@ -184,9 +181,6 @@ def _read(path: Path, file: Path, offset: int, size: int) -> bytes:
     if len(data) < size:
         raise ModelError(f"{path}: {file.name} became shorter while it was read; copy it again")
     return data
-
-
-# Bytes and shape
 
 
 def check_tensors(path: Path, model: onnx.ModelProto) -> None:
