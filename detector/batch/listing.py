@@ -127,8 +127,7 @@ def _take(found: Found, number: int, names: _Names, listing: Listing) -> None:
         try:
             stat = os.stat(found.path)
         except OSError as error:
-            text = f"cannot be read: {error.strerror}"
-            listing.refuse(found.path, text, EXIT_SOURCE)
+            listing.refuse(found.path, f"cannot be read: {error.strerror}", EXIT_SOURCE)
             return
         about = ObjectInfo(stat.st_size, version_of(stat))
     elif isinstance(about, DetectVideoError):

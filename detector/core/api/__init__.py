@@ -327,8 +327,7 @@ class Detector(AnswersAttributes):
                     for frame, found in frames:
                         image = frame.image.copy()  # the loop will reuse its buffer
                         pixelate(image, found, plan.drawing.blurred)
-                        info = frame.source or opened.info
-                        copy = replace(frame, picture=image, source=info)
+                        copy = replace(frame, picture=image, source=frame.source or opened.info)
                         yield Pair((copy, Detections.wrap(found, image)))
                     return True
                 finally:

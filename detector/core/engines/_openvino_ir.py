@@ -124,8 +124,7 @@ def read_ir(
     entry = _entry(path, source)
     shaped = _set_shape(path, source, entry, size, batch)
     outputs = [_join([shaped.output(at) for at in end.numbers], end.shape) for end in ports]
-    model = Model(outputs, shaped.get_parameters(), "network")
-    steps = PrePostProcessor(model)
+    steps = PrePostProcessor(Model(outputs, shaped.get_parameters(), "network"))
     picture = steps.input()
     picture.tensor().set_element_type(Type.u8).set_layout(Layout("NHWC"))
     picture.model().set_layout(Layout("NCHW" if entry.planar else "NHWC"))

@@ -364,12 +364,11 @@ class _Binder:
         classes = self._bind_column(spec.classes, rows) if spec.classes else None
         objectness = self._bind_column(spec.objectness, rows) if spec.objectness else None
         count = None if spec.count is None else self._index_of(self._output_name(spec.count))
-        fraction = spec.boxes.unit == "fraction"
         reading = Reading(
             boxes=boxes,
             scores=scores,
             form=spec.boxes.form,
-            unit=(float(width), float(height)) if fraction else (1.0, 1.0),
+            unit=(float(width), float(height)) if spec.boxes.unit == "fraction" else (1.0, 1.0),
             values=spec.scores.values,
             background=spec.scores.background,
             several=spec.scores.several,

@@ -279,7 +279,6 @@ class RunPlan:
         drawers = 0 if self.loop.sync else self.drawing.threads(sinks, watched)
         annotate = self.drawing.annotation(sinks, watched, drawers)
         requests = self.requests if shapes is None else shapes.requests
-        schedule = next((stage.schedule for stage in between.values() if stage.schedule), None)
         return Parts(
             source=source,
             requests=requests,
@@ -294,7 +293,7 @@ class RunPlan:
             sinks=sinks,
             queue_batches=self.loop.queue_batches,
             still=self.reading.stillness(source.info),
-            schedule=schedule,
+            schedule=next((stage.schedule for stage in between.values() if stage.schedule), None),
         )
 
     def open_sinks(self, paths: Mapping[str, Path], info: SourceInfo) -> list[Sink]:

@@ -92,8 +92,7 @@ def energy_tags(facts: EnergyFacts) -> list[str]:
 
 
 def energy_table(facts: EnergyFacts) -> Table:
-    title = "energy (of the run, without idle power)"
-    whole = Table("energy", ENERGY, facts.rows, title)
+    whole = Table("energy", ENERGY, facts.rows, "energy (of the run, without idle power)")
     return whole.pick("tag", "duration", *energy_tags(facts), "joules_per_frame")
 
 

@@ -167,8 +167,7 @@ def _check_axis(axis: int, used: int, rank: int) -> int:
 
 
 def _follow_along(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    default = 0 if node.op_type == "Split" else -1
-    used = attributes_of(node).get("axis", default)
+    used = attributes_of(node).get("axis", 0 if node.op_type == "Split" else -1)
     return _check_axis(walk.only_axis(node), used, len(walk.shape(node.input[0])))
 
 

@@ -474,8 +474,7 @@ def _node_names(nodes: list[onnx.NodeProto]) -> list[str]:
     for path in paths:
         module = path[:-1]
         is_only = len(module) > 1 and nodes_in[module] == nodes_below[module] == 1
-        short = module if is_only else path
-        name = _free_name(short, taken, beginnings, tries)
+        name = _free_name(module if is_only else path, taken, beginnings, tries)
         taken.add(name)
         beginnings |= {name[:end] for end in range(1, len(name))}
         names.append(".".join(name))
