@@ -356,8 +356,7 @@ def _do_step(
 
 
 class _Step:
-    """One step of an item, whose parts are in ``folder``. ``alive`` is called per frame or packet,
-    so that the pool knows that the worker does not hang."""
+    """``folder`` has the parts. ``alive`` is called per frame or packet, as a sign of life."""
 
     def __init__(
         self, task: Task, model: OpenModel, folder: Path, key: str, alive: Callable[[], None]

@@ -330,8 +330,7 @@ def _own_schema() -> list[tuple[str, str, str]]:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Raise OSError for links and special files before SQLite opens them. Through a link, SQLite
-    would write outside of OUT."""
+    """Raise OSError for links and special files: through a link, SQLite would write outside OUT."""
     for suffix in ("", "-journal", "-wal", "-shm"):
         try:
             about = os.lstat(f"{path}{suffix}")

@@ -152,8 +152,7 @@ def _why_not_joined(sink: type[Sink], config: Config) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _FrameRange:
-    """The frames that a single run yields: ``count`` frames with the numbers ``first``,
-    ``first + stride``, ... The run reads frames from ``begin`` up to ``end``, exclusive."""
+    """Frames ``first``, ``first + stride``, ... Reads ``begin`` up to ``end``, exclusive."""
 
     begin: int
     end: int

@@ -218,8 +218,7 @@ class Workers(Places[_Place]):
                 self._take_news(place, result)
 
     def _meet(self, place: _Place, welcome: Welcome) -> None:
-        """Record the actor's node. Give the node up if items would fail on it or get other
-        results there."""
+        """Record the node. Give it up if items would fail or get other results there."""
         place.welcome, now = welcome, self.clock()
         self._began = now if self._began is None else self._began
         place.enter("loading", now)

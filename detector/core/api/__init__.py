@@ -471,8 +471,7 @@ def _refuse_closed(closed: threading.Event) -> None:
 
 
 class _QueuedRequest:
-    """A request that waits for its turn. ``lock`` is held during inference. It is reentrant, since
-    a signal handler in the same thread may close the Detector."""
+    """``lock``, held in inference, is reentrant: a signal handler in its thread may close us."""
 
     def __init__(
         self, request: BatchRequest, turns: threading.BoundedSemaphore, closed: threading.Event

@@ -101,8 +101,7 @@ FRONT_END = FrontEnd(read, (*family_names(), *ALIASES), describe=describe, self_
 
 
 class IrPort(NamedTuple):
-    """An output for the head: the joined outputs of the model that have the indexes ``numbers``.
-    ``shape`` includes the batch."""
+    """``numbers``: indexes of the model's outputs to join. ``shape`` includes the batch."""
 
     numbers: tuple[int, ...]
     shape: tuple[int, ...]

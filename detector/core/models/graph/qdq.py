@@ -363,8 +363,7 @@ class _QdqWriter:
                 self._write_pair(name, by_channel=True)
 
     def _reads_quantised(self, reader: str, tensor: str) -> bool:
-        """Return whether a node reads the rounded tensor. All int8 nodes do. In an int8-u8 graph,
-        so do all readers of an int8 node's output."""
+        """All int8 nodes do; in an int8-u8 graph, also all readers of an int8 node's output."""
         return reader in self.chosen or (
             self.on_outputs and self.wiring.maker.get(tensor) in self.chosen
         )
@@ -462,8 +461,7 @@ def _output_axis(node: onnx.NodeProto) -> int:
 
 
 def _range_sources(wiring: Wiring) -> dict[str, str]:
-    """Return tensor -> the tensor from which its values were moved or selected. If the two had
-    different scales, values would be rounded twice."""
+    """Map to where values were moved or selected from: with two scales, they would round twice."""
     sources: dict[str, str] = {}
     for node in wiring.graph.node:
         if node.op_type in MOVING and node.name in wiring.able:

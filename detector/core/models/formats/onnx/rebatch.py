@@ -172,7 +172,6 @@ def _follow_along(walk: _BatchAxes, node: onnx.NodeProto) -> int:
 
 
 def _axis_without(axis: int, removed: Sequence[int], rank: int) -> int:
-    """Return the number of the batch axis once the axes ``removed`` are gone."""
     positive = {other % rank for other in removed}
     if axis in positive:
         raise _UnprovenError("it removes the batch axis")

@@ -381,8 +381,7 @@ def drop_unused(graph: ForeignGraph) -> None:
 
 
 def _refuse_fixed_sizes(graph: ForeignGraph, size: Size, exported: Size) -> None:
-    """Raise ModelError for the first node that may depend on the exported size. A grid of anchors,
-    for example, would be silently wrong at another size."""
+    """Raise ModelError for the first such node: a grid of anchors, say, would be silently wrong."""
     for node in graph.nodes:
         if not _is_sizeless(graph, node):
             height, width = (own or new for own, new in zip(exported, size, strict=True))
