@@ -71,8 +71,6 @@ class BucketOutputs:
     def _store(self) -> Any:
         return open_store(self._base)
 
-    # ---- an item
-
     def begin(self, name: str) -> Path:
         self._discard_scratch(name)
         with _output_errors(self._base):
@@ -196,8 +194,6 @@ class BucketOutputs:
         with _output_errors(self._at(FILES, name)):
             self._clear(name)
 
-    # ---- an item's rows in the dataset
-
     def _partition(self, name: str) -> Location:
         return self._at(dataset.partition("", name).as_posix(), dataset.FILE)
 
@@ -228,8 +224,6 @@ class BucketOutputs:
     def ungather(self, name: str) -> None:
         with _output_errors(self._base):
             self._remove(self._partition(name))
-
-    # ---- the job's own files
 
     def fetch_home(self) -> str:
         """Create ``home`` and update it from the store. If the store has no job, the

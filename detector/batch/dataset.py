@@ -122,14 +122,13 @@ def _schema() -> Any:
     import pyarrow
 
     number = pyarrow.float64()
-    box = pyarrow.struct([(side, number) for side in SIDES])
     return pyarrow.schema(
         [
             ("frame", pyarrow.int64()),
             ("time", number),
             ("class", pyarrow.string()),
             ("score", number),
-            ("box", box),
+            ("box", pyarrow.struct([(side, number) for side in SIDES])),
             ("track", pyarrow.int64()),
             ("inferred", pyarrow.bool_()),
         ]

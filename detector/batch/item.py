@@ -157,11 +157,10 @@ def open_model(
     shaped = follows_source(config)
     # With --rect the size depends on each picture alone, so the order of pictures has no effect.
     has_own_shape = shaped or config.runtime.rect
-    specs = [] if has_own_shape else [spec_of(path) for path in pictures]
     loaded = resolve(
         config,
         PhaseTimer(),
-        specs=specs,
+        specs=[] if has_own_shape else [spec_of(path) for path in pictures],
         measured=resolves,
         timed=resolves,
         chosen=lambda network, settled: chosen.append(settled),
@@ -188,7 +187,6 @@ def _without_auto(config: Config, loaded: LoadedModel) -> Config:
     size = runtime.size
     if size is not None and not runtime.rect:  # with --rect, size is the longest side of all inputs
         size = f"{network.input.width}x{network.input.height}"
-    device = "cpu" if runtime.device == "auto" and engine.device == "cpu" else runtime.device
     return replace(
         config,
         runtime=replace(
@@ -196,7 +194,7 @@ def _without_auto(config: Config, loaded: LoadedModel) -> Config:
             threads=engine.threads,
             concurrency=engine.concurrency,
             size=size,
-            device=device,
+            device="cpu" if runtime.device == "auto" and engine.device == "cpu" else runtime.device,
             self_timing=False,
         ),
     )
@@ -334,9 +332,6 @@ def _ledger(run: SourceRun) -> Ledger:
     )
 
 
-# The steps of an item that is split into parts.
-
-
 def _do_step(
     task: Task,
     piece: Piece,
@@ -361,8 +356,7 @@ def _do_step(
 
 
 class _Step:
-    """One step of an item, whose parts are in ``folder``. ``alive`` is called per frame or packet,
-    so that the pool knows that the worker does not hang."""
+    """``folder`` has the parts. ``alive`` is called per frame or packet, as a sign of life."""
 
     def __init__(
         self, task: Task, model: OpenModel, folder: Path, key: str, alive: Callable[[], None]
@@ -481,8 +475,7 @@ class _Step:
         path, config = self._task.path, self._model.config
         output = replace(config.output, output=f"{scratch}{os.sep}", run_dir=None)
         with SourceReading.of(config).open(path) as source:
-            plan = OutputPlan(output, [path], plain=True)
-            return plan.paths(path, source.info)
+            return OutputPlan(output, [path], plain=True).paths(path, source.info)
 
     def _record(self, parts: int, **facts: Any) -> ItemRecord:
         """Return this step's record. ``facts`` replace its defaults, such as 0 frames."""

@@ -130,13 +130,12 @@ class Job:
         self._gather_missing(stop)
         # The largest items come first, so that the job ends with short ones.
         ordered = sorted(plan.todo, key=lambda one: (-one[0].size, one[0].name))
-        is_shard = self.request.shard != WHOLE
         self._long = LongItems.begin(
             self.outputs.place,
             ordered,
             self.request.split,
             len(self.pool.states()),
-            {item.name for item in self.listing.items} if is_shard else None,
+            {item.name for item in self.listing.items} if self.request.shard != WHOLE else None,
         )
         tasks = (Task(name=i.name, path=i.path, version=i.version) for i, _ in ordered)
         self._todo.extend(map(self._long.first, tasks))
@@ -236,8 +235,6 @@ class Job:
     def _progress(self, workers: Sequence[WorkerState]) -> BatchProgress:
         self.tally.parts, self.tally.parts_done = self._long.counts()
         return self.tally.progress(workers)
-
-    # ---- results of items
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Gone):

@@ -127,8 +127,7 @@ def _take(found: Found, number: int, names: _Names, listing: Listing) -> None:
         try:
             stat = os.stat(found.path)
         except OSError as error:
-            text = f"cannot be read: {error.strerror}"
-            listing.refuse(found.path, text, EXIT_SOURCE)
+            listing.refuse(found.path, f"cannot be read: {error.strerror}", EXIT_SOURCE)
             return
         about = ObjectInfo(stat.st_size, version_of(stat))
     elif isinstance(about, DetectVideoError):
@@ -138,8 +137,7 @@ def _take(found: Found, number: int, names: _Names, listing: Listing) -> None:
 
 
 class _Names:
-    """Assigns unique names. If a name is taken, or is above or below another (``a`` and ``a/b``),
-    the number of its SOURCE is put before it."""
+    """A name that is taken, or above or below another (``a``, ``a/b``), gets the SOURCE number."""
 
     def __init__(self, known: dict[str, str]) -> None:
         self._known = known
@@ -197,9 +195,6 @@ def _why_refused(name: str) -> str | None:
     return None
 
 
-# The files of each kind of argument.
-
-
 def _find(spec: str, own: str, output: str, listing: Listing) -> Iterator[Found]:
     if is_address(spec):
         from detector.batch.stores import find_objects
@@ -220,8 +215,7 @@ def _find(spec: str, own: str, output: str, listing: Listing) -> Iterator[Found]
 
 
 def _as_found(base: str, stored: Stored) -> Found:
-    """Return the object as a file of a SOURCE. Workers get its address as text, so an address that
-    cannot be parsed again is refused."""
+    """Workers get the address as text, so one that cannot be parsed again is refused."""
     place, about = stored
     relative = place.path[len(base) :]
     try:
@@ -232,8 +226,7 @@ def _as_found(base: str, stored: Stored) -> Found:
 
 
 def _walk(folder: str, own: str, listing: Listing) -> Iterator[Found]:
-    """Yield the videos and pictures below a folder, sorted, except hidden ones and outputs of runs.
-    A folder is entered once, however many links lead to it."""
+    """Sorted, without hidden files and outputs of runs. Enters a folder once, despite links."""
     entered: set[tuple[int, int]] = set()
     before = len(os.path.join(folder, ""))
     left = [folder]
@@ -269,8 +262,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _match(pattern: str, own: str, listing: Listing) -> Iterator[Found]:
-    """Yield matching files, and files below matching folders. Their names are relative to the part
-    of the pattern before its first wildcard."""
+    """Names are relative to the part before the first wildcard. Folders match with their files."""
     parts = pattern.split(os.sep)
     plain = next(at for at, part in enumerate(parts) if glob.has_magic(part))
     base = os.path.abspath(os.sep.join([*parts[:plain], ""]))
@@ -283,7 +275,6 @@ def _match(pattern: str, own: str, listing: Listing) -> Iterator[Found]:
 
 
 def _expand(path: str, base: str, own: str, listing: Listing) -> Iterator[Found]:
-    """Yield a file, or the files below a folder. Their names are relative to ``base``."""
     paths = [one.path for one in _walk(path, own, listing)] if os.path.isdir(path) else [path]
     yield from (Found(os.path.relpath(one, base), one) for one in paths)
 

@@ -208,8 +208,7 @@ class LocalPool(Places[_LocalPlace]):
         return place.child.describe_death("its worker", doing)
 
     def _bury(self, place: _LocalPlace, why: str) -> None:
-        """Report a dead process's item as failed, and start a new process. If the dead one had
-        no item, count a failed load."""
+        """Fail the item and start a new process. Without an item, count a failed load."""
         self._end([place])
         if self._fail_task(place, why):
             self._launch(place)
@@ -219,8 +218,7 @@ class LocalPool(Places[_LocalPlace]):
     def _fail_load(
         self, place: _LocalPlace, why: str, exit_code: int, *, final: bool = False
     ) -> None:
-        """Start another process, or abandon the place if loading failed MOST_FAILED_LOADS times in
-        a row. ``final``: abandon it now, since another process would fail in the same way."""
+        """``final``: abandon the place now, since another process would fail in the same way."""
         if place.state != "idle":  # an idle worker's death is not a failed load
             place.failed_loads += 1
         self._end([place])
@@ -257,7 +255,6 @@ class LocalPool(Places[_LocalPlace]):
 
 
 def _command_line(shared: Path, cores: Sequence[int], pipe: int) -> list[str]:
-    """Return a worker's command line. The worker binds itself to its cores before it imports
-    libraries, because libraries start a thread for each core that they may use."""
+    """The worker binds itself before it imports libraries: they start a thread per usable core."""
     bind = f"hasattr(os, 'sched_setaffinity') and os.sched_setaffinity(0, {list(cores)!r}); "
     return python_command("detector.batch.worker", pipe, shared, bind)

@@ -130,8 +130,6 @@ class LongItems:
         most, least_s = self.chosen.get(task.name, 0), self.split.least_s
         return replace(task, piece=Piece(do="plan", most=most, least_s=least_s))
 
-    # ---- the next tasks
-
     def divide(self, task: Task, record: ItemRecord) -> list[Task]:
         parts = record.parts
         self._divided[task.name] = Divided(record.size, parts, set(range(parts)))

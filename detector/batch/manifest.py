@@ -174,8 +174,6 @@ class Manifest:
         except sqlite3.Error as error:
             raise _unusable(self.path, error) from error
 
-    # ---- before a run
-
     def rows(self) -> Iterator[ManifestRow]:
         with self._errors():
             for row in self._connection.execute("SELECT name, path, key, state FROM items"):
@@ -207,8 +205,6 @@ class Manifest:
                 "INSERT OR REPLACE INTO refused VALUES (?, ?, ?)",
                 ((one.source, one.error, one.exit_code) for one in failures),
             )
-
-    # ---- during a run
 
     def item(self, name: str) -> tuple[Item, str]:
         with self._errors():
@@ -245,8 +241,6 @@ class Manifest:
                 "finished = ? WHERE name = ?",
                 (error, exit_code, tries, time.time(), name),
             )
-
-    # ---- facts about the whole job
 
     def work(self) -> tuple[int, float]:
         """Return frames and seconds of the items that are done."""
@@ -336,8 +330,7 @@ def _own_schema() -> list[tuple[str, str, str]]:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Raise OSError for links and special files before SQLite opens them. Through a link, SQLite
-    would write outside of OUT."""
+    """Raise OSError for links and special files: through a link, SQLite would write outside OUT."""
     for suffix in ("", "-journal", "-wal", "-shm"):
         try:
             about = os.lstat(f"{path}{suffix}")

@@ -110,8 +110,7 @@ def detect_part(
             rows.add(frame, detections)
             watch(rows.frames)
 
-        hooks = Hooks(source=open_stretch, detected=take)
-        run = run_opened(spec, plan, folder, hooks)
+        run = run_opened(spec, plan, folder, Hooks(source=open_stretch, detected=take))
         if run.error is not None:
             raise run.error
     (source,), ((height, width),) = opened, sizes
@@ -141,13 +140,12 @@ def detect_part(
 
 def _config_of_a_part(config: Config) -> Config:
     """Return the configuration without a range of frames, and without the outputs of the join."""
-    shows_video = any(sink.name == "video" for sink in chosen_sinks(config))
     return replace(
         config,
         input=replace(config.input, start=None, duration=None, frames=None),
         output=replace(
             config.output,
-            save=("video",) if shows_video else (),
+            save=("video",) if any(sink.name == "video" for sink in chosen_sinks(config)) else (),
             output=None,
             no_video=False,
             save_conf=False,

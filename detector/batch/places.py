@@ -157,8 +157,7 @@ class LocalOutputs:
         os.rename(target, aside)
 
     def _new_place(self, name: str) -> Path:
-        """Return a new path, as deep below OUT as the results will be, so that relative links
-        stay valid."""
+        """As deep below OUT as the results will be, so that relative links stay valid."""
         return Path(self._scratch(name), *["x"] * name.count("/"), secrets.token_hex(4))
 
     def _scratch(self, name: str) -> str:

@@ -89,9 +89,6 @@ class Pool(Protocol):
         """End all workers. Their unfinished work is removed."""
 
 
-# ---- the state of a pool
-
-
 @dataclass(slots=True, kw_only=True)
 class Place:
     """One place in a pool: its present worker, and the sums over all workers that it has had.

@@ -66,8 +66,7 @@ def _with_whole_paths(config: Config) -> Config:
         if (value := getattr(network, name, None)) is not None and os.path.isfile(value)
     }
     if calibration.calibrate not in (None, PACKAGED) and os.path.exists(calibration.calibrate):
-        path = os.path.abspath(calibration.calibrate)
-        calibration = replace(calibration, calibrate=path)
+        calibration = replace(calibration, calibrate=os.path.abspath(calibration.calibrate))
     if drawing.font is not None and os.path.isfile(drawing.font):
         drawing = replace(drawing, font=os.path.abspath(drawing.font))
     network = replace(network, **files)

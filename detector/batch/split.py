@@ -150,13 +150,9 @@ def _why_not_joined(sink: type[Sink], config: Config) -> str:
     return ""
 
 
-# Dividing a surveyed file.
-
-
 @dataclass(frozen=True, slots=True)
 class _FrameRange:
-    """The frames that a single run yields: ``count`` frames with the numbers ``first``,
-    ``first + stride``, ... The run reads frames from ``begin`` up to ``end``, exclusive."""
+    """Frames ``first``, ``first + stride``, ... Reads ``begin`` up to ``end``, exclusive."""
 
     begin: int
     end: int

@@ -156,11 +156,10 @@ def _local_pool(
     request: Request, config: Config, place: str, folder: Path, stop: Stop
 ) -> LocalPool:
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
-    workers = request.workers or default_workers(len(cores), config)
     return LocalPool(
         folder,
         place,
-        share_cores(cores, workers),
+        share_cores(cores, request.workers or default_workers(len(cores), config)),
         Limits(item=request.item_timeout),
         dataset.is_installed(),
         stop=stop,
@@ -174,9 +173,6 @@ def default_workers(cores: int, config: Config) -> int:
     if on_gpu or (runtime.device == "auto" and NVIDIA_DRIVER.exists()):
         return 1
     return max(1, cores // 2)
-
-
-# ---- before the first item
 
 
 def check_begin(request: Request, home: str) -> JobSettings | None:

@@ -105,8 +105,7 @@ def _below(place: Location, own: str, left_out: Counter[str]) -> Iterator[Named]
 
 
 def _match(place: Location, own: str, left_out: Counter[str]) -> Iterator[Named]:
-    """Yield matching objects, and videos below matching folders. Their names are relative to the
-    part of the pattern before its first wildcard."""
+    """Names are relative to the part before the first wildcard. Folders match with their videos."""
     from fsspec.utils import glob_translate
 
     found = MAGIC.search(place.key)
@@ -186,8 +185,7 @@ def _is_folder(place: Location) -> bool:
 
 
 def _look_at(places: Sequence[Location]) -> Iterator[BucketObject]:
-    """Request the facts of each object, several at a time. Raises SourceError if the store refuses
-    our credentials for every object of the first chunk."""
+    """Raises SourceError if the store refuses our credentials for the whole first chunk."""
     is_first = True
     if not places:
         return

@@ -31,8 +31,7 @@ MOST_ITEMS = 20  # names that a dry run lists
 
 def line(progress: BatchProgress) -> str:
     """Return ``12/300 done, 1 failed, 24.9 FPS, ETA 1:02:03, 0.21 core-hours, ...``."""
-    done = progress.done + progress.skipped
-    parts = [f"{done}/{progress.total} done"]
+    parts = [f"{progress.done + progress.skipped}/{progress.total} done"]
     if progress.skipped:
         parts[0] += f" ({progress.skipped} by earlier runs)"
     if progress.failed:

@@ -85,8 +85,7 @@ def _serve(next_order: Callable[[], Order], reporter: _Reporter) -> None:
 
 
 class _Reporter:
-    """Sends the worker's replies, and every ``BEAT_S`` seconds the number of frames done if there
-    was progress."""
+    """Sends replies, and every ``BEAT_S`` seconds the number of frames done if it grew."""
 
     def __init__(self, parent: Connection) -> None:
         self._parent, self._lock = parent, threading.Lock()

@@ -31,8 +31,7 @@ class Cuts:
             return False
         if last.shape != self._last.shape:
             return True
-        change = np.abs(last - self._last).mean()
-        if change < LEAST_CHANGE:
+        if np.abs(last - self._last).mean() < LEAST_CHANGE:
             return False
         moved = np.abs(_count_shades(last) - _count_shades(self._last)).sum() / (2 * last.size)
         return bool(moved >= LEAST_SHIFT)

@@ -55,8 +55,7 @@ class Steady:
                 boxes[i] = self._filter(track, boxes[i].astype(np.float64), time_s)
         alive = set(tracker.ids.tolist())
         self._filters = {track: each for track, each in self._filters.items() if track in alive}
-        order = np.argsort(-drawn.scores, kind="stable")
-        return replace(drawn, boxes=boxes).only(order)
+        return replace(drawn, boxes=boxes).only(np.argsort(-drawn.scores, kind="stable"))
 
     def _filter(self, track: int, box: Floats, time_s: float) -> Floats:
         size = np.maximum(box[2:] - box[:2], 1.0)

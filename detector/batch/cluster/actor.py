@@ -138,8 +138,7 @@ def _sees(hello: Hello) -> bool:
 
 
 def _barred(hello: Hello) -> Iterator[tuple[str, str]]:
-    """Yield each address that this node cannot open, and the reason. A node without credentials
-    would otherwise get most items, because it fails them faster than others process them."""
+    """Yield (address, reason). A node without credentials would get most items: it fails fast."""
     for address in hello.addresses:
         try:
             look_at(address)

@@ -218,8 +218,7 @@ class Workers(Places[_Place]):
                 self._take_news(place, result)
 
     def _meet(self, place: _Place, welcome: Welcome) -> None:
-        """Record the actor's node. Give the node up if items would fail on it or get other
-        results there."""
+        """Record the node. Give it up if items would fail or get other results there."""
         place.welcome, now = welcome, self.clock()
         self._began = now if self._began is None else self._began
         place.enter("loading", now)
@@ -298,8 +297,6 @@ class Workers(Places[_Place]):
             self._fail_task(place, why)
             place.enter("gone", self.clock())
         self._events.append(Gone(0, f"{why}; continue with --resume", EXIT_ENGINE))
-
-    # ---- the number of workers
 
     def _balance(self, now: float) -> None:
         """Request more workers, or withdraw some of those that still wait for a node."""

@@ -68,7 +68,6 @@ def judge(boxes: Boxes, scores: Boxes, truth: Truth, iou: float = 0.5) -> Matche
 
 
 def _find_best(row: NDArray[np.float64], allowed: NDArray[np.bool_], iou: float) -> int | None:
-    """Return the index of the allowed label with the highest IoU; None if that is below ``iou``."""
     if not allowed.any():
         return None
     best = int(np.argmax(np.where(allowed, row, -1)))

@@ -200,11 +200,10 @@ def _verdict(facts: RunSettings, recording: TimelineSums, runs: Sequence[SourceR
         facts.sync,
     )
     outputs = {kind for run in runs for kind in run.outputs}
-    encodings = all(has_encodings(run.outputs.get("video", "")) for run in runs)
     choices = Choices(
         outputs=outputs,
         encoding=facts.encoding,
-        encodings=encodings,
+        encodings=all(has_encodings(run.outputs.get("video", "")) for run in runs),
         input=facts.model_input,
         smaller_input=facts.smaller_input,
         between=facts.between,

@@ -118,8 +118,6 @@ def threads_table(summary: Summary, frames: int) -> Table:
     return Table("threads", THREADS, rows, "threads, ms per frame", THREADS_NOTE, unit="ms")
 
 
-# The cameras of a live run.
-
 CAMERAS = (
     Column("name", "camera", longest=16),
     Column("size", value=lambda stream: stream.size or "-", right=True, out=3),

@@ -274,7 +274,6 @@ def _limits(times: FrameCosts, remaining: Mapping[str, float]) -> dict[str, floa
 
 
 def _cpu_s(times: FrameCosts, remaining: Mapping[str, float]) -> float:
-    """Return the remaining CPU time per frame, spread over the cores."""
     cpu = sum(seconds * remaining.get(name, 1) for name, seconds in times.stage_cpu.items())
     return (cpu + times.between_cpu_s) / times.cores
 

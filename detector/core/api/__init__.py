@@ -337,8 +337,7 @@ class Detector(AnswersAttributes):
                     for frame, found in frames:
                         image = frame.image.copy()  # the loop will reuse its buffer
                         pixelate(image, found, plan.drawing.blurred)
-                        info = frame.source or opened.info
-                        copy = replace(frame, picture=image, source=info)
+                        copy = replace(frame, picture=image, source=frame.source or opened.info)
                         yield Pair((copy, Detections.wrap(found, image)))
                     return True
                 finally:
@@ -493,8 +492,7 @@ def _refuse_closed(closed: threading.Event) -> None:
 
 
 class _QueuedRequest:
-    """A request that waits for its turn. ``lock`` is held during inference. It is reentrant, since
-    a signal handler in the same thread may close the Detector."""
+    """``lock``, held in inference, is reentrant: a signal handler in its thread may close us."""
 
     def __init__(
         self, request: BatchRequest, turns: threading.BoundedSemaphore, closed: threading.Event

@@ -83,7 +83,6 @@ def _end_sentence(message: str) -> str:
 
 
 def _help_command(error: click.ClickException) -> str:
-    """Return the ``--help`` command line of the command that raised the error."""
     context = getattr(error, "ctx", None)
     words = context.command_path.split()[1:] if context is not None else []
     return " ".join(["detect-video", *([] if words == ["detect"] else words), "--help"])
@@ -104,7 +103,6 @@ def _say(text: str) -> None:
 
 
 def _find_or_write_log(error: BaseException) -> str:
-    """Return the file with the traceback. If the session has none, write one."""
     for note in getattr(error, "__notes__", ()):
         if note.startswith(LOGGED):
             return str(note.removeprefix(LOGGED))

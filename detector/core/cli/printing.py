@@ -55,8 +55,7 @@ def error_terminal() -> SafeConsole:
 
 
 class _StandardOutput(io.FileIO):
-    """Standard output as bytes. The first error raises OutputError, except if the reader is gone.
-    Later output is discarded."""
+    """The first error raises OutputError, except if the reader is gone. Discards later output."""
 
     _lost = False
 

@@ -79,8 +79,7 @@ def command(
     from detector.core.sources import check as check_source
 
     config = resolve_config(config_file, flags)
-    names = ("output", "events")
-    owners = {f"--{name} -": config.value(name, None) == "-" for name in names}
+    owners = {f"--{name} -": config.value(name, None) == "-" for name in ("output", "events")}
     check_standard_output({**owners, "--json": as_json})
     with errors_as_documents(as_json):
         specs = gather_sources(sources)

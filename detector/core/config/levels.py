@@ -72,8 +72,7 @@ def list_origins(levels: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, s
 
 
 def _read_own_file(config_file: str | Path) -> tuple[str, dict[str, Any]]:
-    """Read a user's YAML, or the session.json of a run to repeat. Paths may be relative to the
-    file's folder; ``names`` may be a list."""
+    """Read YAML or a session.json. Paths may be relative to its folder; ``names`` may be a list."""
     from detector.core.config.own_file import adapt
 
     keep("the configuration", config_file)

@@ -23,8 +23,7 @@ def adapt(origin: str, content: dict[str, Any], folder: Path) -> dict[str, Any]:
     for group in (content, *map(content.get, ("network", "calibration", "tracking"))):
         if not isinstance(group, dict):
             continue
-        names = group.get("names")
-        if isinstance(names, (list, dict)):
+        if isinstance(group.get("names"), (list, dict)):
             group["class_names"] = _sort_names(origin, group.pop("names"))
         for key in FILES:
             value = group.get(key)

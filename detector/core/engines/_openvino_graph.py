@@ -214,8 +214,7 @@ def read_stated_input(info: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _numbers(text: str | None) -> tuple[float, ...] | None:
-    """Parse one number or three, and return three. Return None for any other text, and for
-    numbers below 0 or of 1e6 and more."""
+    """Return one number or three as three; None for other text, below 0, and from 1e6 on."""
     try:
         numbers = tuple(float(word) for word in (text or "").split())
     except ValueError:

@@ -101,8 +101,7 @@ FRONT_END = FrontEnd(read, (*family_names(), *ALIASES), describe=describe, self_
 
 
 class IrPort(NamedTuple):
-    """An output for the head: the joined outputs of the model that have the indexes ``numbers``.
-    ``shape`` includes the batch."""
+    """``numbers``: indexes of the model's outputs to join. ``shape`` includes the batch."""
 
     numbers: tuple[int, ...]
     shape: tuple[int, ...]
@@ -124,8 +123,7 @@ def read_ir(
     entry = _entry(path, source)
     shaped = _set_shape(path, source, entry, size, batch)
     outputs = [_join([shaped.output(at) for at in end.numbers], end.shape) for end in ports]
-    model = Model(outputs, shaped.get_parameters(), "network")
-    steps = PrePostProcessor(model)
+    steps = PrePostProcessor(Model(outputs, shaped.get_parameters(), "network"))
     picture = steps.input()
     picture.tensor().set_element_type(Type.u8).set_layout(Layout("NHWC"))
     picture.model().set_layout(Layout("NCHW" if entry.planar else "NHWC"))

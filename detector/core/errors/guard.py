@@ -97,7 +97,6 @@ def refuse_folder_of_kept(folder: Path) -> None:
 
 
 def _identify(path: str | Path) -> Identity | None:
-    """Identify the file at ``path``, following links; None if there is no file."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):

@@ -85,8 +85,7 @@ class HeldFile:
 
 
 class _Holders:
-    """The files of all ``hold`` blocks of one path. They are closed together when the last block
-    ends, since until then another thread may be about to open one of their names."""
+    """Files of one path's ``hold`` blocks. The last closes all: others may be about to open one."""
 
     def __init__(self) -> None:
         self.files: list[HeldFile] = []

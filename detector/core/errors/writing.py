@@ -201,8 +201,7 @@ def _refuse_special(target: Path) -> None:
 
 
 def _hidden_name(target: Path, prefix: str) -> Path:
-    """Return a unique name next to ``target``: ``.detect-video-1a2b3c4d5e6f7a8b.npz``. It has the
-    suffix of ``target``, because numpy appends .npz to a name that does not end in it."""
+    """Keep the suffix: numpy appends .npz to a name that does not end in it."""
     return target.with_name(f"{prefix}{secrets.token_hex(8)}{target.suffix}")
 
 

@@ -175,9 +175,6 @@ class Description(_Mapping, frozen=True):
     names: tuple[str, ...] | str | None = None
 
 
-# Files
-
-
 def read_description(path: Path) -> Description:
     """Read a description. Raises ModelError, which names the wrong key."""
     from detector.core.errors.yaml_parsing import parse_yaml  # imports yaml, which most runs skip
@@ -283,9 +280,6 @@ def as_yaml(description: Description) -> str:
     return text
 
 
-# Values that follow from a description
-
-
 def pixel_scale(described: InputDescription) -> float:
     match = NUMBER.fullmatch(str(described.scale).strip())
     try:
@@ -324,9 +318,6 @@ def listed_names(description: Description) -> tuple[str, ...] | None:
         raise ModelError(f"names: {names!r} is not a known list: {', '.join(NAME_LISTS)}")
     listed = read_names(catalogue.folder() / "names" / NAME_LISTS[names])
     return listed[1:] if names == "coco-90" else listed
-
-
-# A description and the outputs of a graph
 
 
 class _MismatchError(Exception):
@@ -373,12 +364,11 @@ class _Binder:
         classes = self._bind_column(spec.classes, rows) if spec.classes else None
         objectness = self._bind_column(spec.objectness, rows) if spec.objectness else None
         count = None if spec.count is None else self._index_of(self._output_name(spec.count))
-        fraction = spec.boxes.unit == "fraction"
         reading = Reading(
             boxes=boxes,
             scores=scores,
             form=spec.boxes.form,
-            unit=(float(width), float(height)) if fraction else (1.0, 1.0),
+            unit=(float(width), float(height)) if spec.boxes.unit == "fraction" else (1.0, 1.0),
             values=spec.scores.values,
             background=spec.scores.background,
             several=spec.scores.several,

@@ -63,8 +63,7 @@ def smaller_canvas(network: Network, config: Config) -> Size | None:
         return None
     from detector.core.stages.preprocess import input_of_shape
 
-    largest = max(below, key=lambda size: size[0] * size[1])
-    return input_of_shape(largest, STRIDE, width, height)
+    return input_of_shape(max(below, key=lambda size: size[0] * size[1]), STRIDE, width, height)
 
 
 def shape_of(longest: int, network: Network, picture: Size) -> Size:

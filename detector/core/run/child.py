@@ -116,9 +116,6 @@ def receive(pipe: Connection, kind: type[Message]) -> Message:
     return codec.from_json(pipe.recv_bytes(MAX_BYTES), kind, "a message of another process")
 
 
-# ---- In the child process
-
-
 def open_pipe(number: int) -> Connection:
     """Open the child's end of the pipe, so that the child's own children do not inherit it."""
     os.set_inheritable(number, False)

@@ -14,9 +14,6 @@ from detector.core.session.measured import Interval, MeasuredRow, Measurement
 ENCODING = ("quality", "preset", "crf", "encoder")
 
 
-# ---- A comparison or a timing
-
-
 def judge(
     record: Measurement, config: Config, by_rank: Config, just_timed: bool = False
 ) -> tuple[Config, str] | None:
@@ -88,9 +85,6 @@ def apply(config: Config, record: Measurement, options: Mapping[str, Any]) -> Co
     if options.get("precision") != "int8" or config.calibration.calibrate is not None:
         return config
     return replace(config, calibration=replace(config.calibration, **vars(record.calibration)))
-
-
-# ---- A search of tune
 
 
 def find_search(

@@ -247,8 +247,7 @@ def _warn_of_nan(network: Network, outputs: Outputs) -> list[str]:
 
 
 def _set_only_engine(config: Config) -> tuple[Config, str | None]:
-    """If only one engine runs this file (a TensorRT plan, say), replace ``--engine auto`` by it.
-    Return the configuration and the reason."""
+    """Replace ``auto`` if only one engine runs this file (a plan, say). Return the reason, too."""
     from detector.core import engines
 
     requested, model = config.runtime.engine, config.network.model

@@ -148,9 +148,6 @@ def parse_record(entry: Any) -> Measurement | None:
         return None
 
 
-# ---- Machine and settings to which a record applies
-
-
 def library_version(engine: str) -> str | None:
     name = engines.find(engine).library
     for distribution in (name, f"{name}-gpu", f"{name}-openvino") if name else ():

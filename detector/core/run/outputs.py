@@ -101,9 +101,8 @@ def mark_settings(path: Path, settings: str) -> None:
 
 
 def may_replace(path: Path, settings: str, given: Path | None) -> bool:
-    """Return whether a path is free, or has a file that was written with these settings, or with
-    those of the file of -o ``given``, which is replaced. Also return True if the file system cannot
-    store settings."""
+    """True if free, written with these settings or with those of -o ``given``, which is replaced,
+    or if the file system cannot store settings."""
     if not os.path.lexists(path):
         return True
     try:
@@ -277,8 +276,7 @@ class OutputPlan:
             raise UsageError("; ".join(unfit))
 
     def _why_unfit(self, own: Sequence[type[Sink]], spec: str) -> UsageError | None:
-        """Return why the source cannot have the outputs. Return None if it can, or if it cannot be
-        opened. ``own``: outputs with the source's own pixels."""
+        """None if it can, or cannot be opened. ``own``: outputs with the source's own pixels."""
         needs = f"--save {own[0].name}: needs a" if own else ""
         if needs and spec == STANDARD_INPUT:
             return UsageError(

@@ -201,8 +201,6 @@ class RunPlan:
         selection = self.selection.changed(conf, classes, self.network.names)
         return replace(self, selection=selection)
 
-    # Parts that the loop calls.
-
     def head(self, network: Network, lowest_conf: float = 1.0) -> Head:
         """Return the network's head with the threshold --conf. If a later stage needs boxes with
         lower scores, the threshold is ``lowest_conf``. That stage removes those below --conf."""
@@ -281,7 +279,6 @@ class RunPlan:
         drawers = 0 if self.loop.sync else self.drawing.threads(sinks, watched)
         annotate = self.drawing.annotation(sinks, watched, drawers)
         requests = self.requests if shapes is None else shapes.requests
-        schedule = next((stage.schedule for stage in between.values() if stage.schedule), None)
         return Parts(
             source=source,
             requests=requests,
@@ -296,10 +293,8 @@ class RunPlan:
             sinks=sinks,
             queue_batches=self.loop.queue_batches,
             still=self.reading.stillness(source.info),
-            schedule=schedule,
+            schedule=next((stage.schedule for stage in between.values() if stage.schedule), None),
         )
-
-    # Sinks.
 
     def open_sinks(self, paths: Mapping[str, Path], info: SourceInfo) -> list[Sink]:
         return open_sinks(paths, info, self.writing, self.drawing)

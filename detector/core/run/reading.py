@@ -139,8 +139,7 @@ class SourceReading:
             left = within if left is None else min(left, within)
         if left is not None:
             left = max(1, math.ceil(left / self.stride))
-        limits = [limit for limit in (left, self.frames) if limit is not None]
-        return min(limits, default=None)
+        return min([limit for limit in (left, self.frames) if limit is not None], default=None)
 
     def stillness(self, info: SourceInfo) -> Stillness | None:
         """Return the motion detector of --skip-still; None without this option or for pictures."""
@@ -149,8 +148,6 @@ class SourceReading:
         from detector.core.stages.still import Stillness
 
         return Stillness(self.still[1])
-
-    # Facts about a source before it is run.
 
     def picture_size(self, specs: Sequence[str]) -> tuple[int, int] | None:
         """Return (width, height) of the first source that opens, if the input depends on it."""

@@ -88,6 +88,5 @@ def _is_part_of(name: str, item: str) -> bool:
 
 
 def _quote_for_shell(name: str) -> str:
-    """Return a name as the user must type it in a list, with quotes for commas and the shell."""
     text = join_list([name])
     return text if text == name else f"'{text}'"

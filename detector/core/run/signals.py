@@ -183,7 +183,6 @@ def _leave(exit_code: int) -> NoReturn:
 
 
 def _install(handler: Handler | signal.Handlers) -> dict[signal.Signals, Any]:
-    """Install a handler if this is the main thread. Return the previous handlers."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     handled = [number for number in _CODES if signal.getsignal(number) != signal.SIG_IGN]

@@ -110,8 +110,6 @@ class Tiling:
         if info.kind != "live":
             self.check((info.width, info.height), network)
 
-    # Parts that the loop calls.
-
     def requests(self, requests: Sequence[BatchRequest]) -> Sequence[BatchRequest]:
         if self.grid is None and not self.most:
             return requests

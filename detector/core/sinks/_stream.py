@@ -78,7 +78,6 @@ class RowStream:
         return at if stat.S_ISREG(about.st_mode) and at == about.st_size else None
 
     def _truncate(self, start: int | None) -> None:
-        """Remove a partly written line."""
         if start is not None:
             with suppress(OSError):
                 os.ftruncate(self.descriptor, start)

@@ -52,8 +52,7 @@ def row(
 
 
 def make_times(frame: Frame) -> dict[str, object]:
-    """Return ``times_ms``, the ms of each stage, and ``batch``, how many frames were inferred
-    together."""
+    """``times_ms``: ms of each stage. ``batch``: how many frames were inferred together."""
     times = frame.times
     if times is None:
         return {}

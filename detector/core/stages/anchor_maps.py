@@ -44,8 +44,7 @@ def anchor_maps(outputs: list[Floats], conf: float, layers: Sequence[AnchoredLay
                 for output, layer in zip(outputs, layers, strict=True)
             ]
         )
-    anchors = len(layers[0].anchors)
-    surviving = survivors(outputs, anchors, logit(conf), anchors_last=False)
+    surviving = survivors(outputs, len(layers[0].anchors), logit(conf), anchors_last=False)
     if surviving is None:
         return no_candidates()
     at, cells, class_ids, best = surviving
@@ -92,5 +91,4 @@ def _anchored_centres_sizes(s: Floats, table: Floats) -> Floats:
     """
     doubled = s[:, :4] * 2
     centres = (doubled[:, :2] + table[:, :2]) * table[:, 4:]
-    sizes = np.square(doubled[:, 2:]) * table[:, 2:4]
-    return np.concatenate([centres, sizes], axis=1)
+    return np.concatenate([centres, np.square(doubled[:, 2:]) * table[:, 2:4]], axis=1)

@@ -25,8 +25,7 @@ def draw_outlines(
     height, width = size_of(picture)
     strokes = [stroke for outline in outlines for stroke in outline.strokes]
     if isinstance(picture, Planes):
-        yellow = shades((FILL,), picture.colours)
-        draw_trails(picture, strokes, yellow * len(strokes), line)
+        draw_trails(picture, strokes, shades((FILL,), picture.colours) * len(strokes), line)
     else:
         for points in simplify(strokes, line):
             cv2.polylines(picture, [points], False, FILL, line, cv2.LINE_AA)

@@ -79,8 +79,7 @@ def _choose_widths(room: int, shown: Sequence[_PrintedColumn]) -> list[int]:
         widest = widths.index(max(widths))
         widths[widest] = max(1, widths[widest] - over)
     for at in sorted(range(len(shown)), key=lambda at: shown[at].most - shown[at].least):
-        more = min(shown[at].most - widths[at], max(0, room - sum(widths)))
-        widths[at] += more
+        widths[at] += min(shown[at].most - widths[at], max(0, room - sum(widths)))
     return widths
 
 

@@ -70,7 +70,6 @@ def count_over_time(rows: SessionRows) -> FoundOverTime:
 def _list_times(frames: Sequence[ClassCounts]) -> tuple[list[float], str]:
     times = [frame.time_s for frame in frames]
     one_source = len({frame.source for frame in frames}) == 1
-    rising = all(a < b for a, b in itertools.pairwise(times))
-    if one_source and rising:
+    if one_source and all(a < b for a, b in itertools.pairwise(times)):
         return times, "s"
     return [float(number) for number in range(len(frames))], "frame"

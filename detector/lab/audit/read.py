@@ -73,8 +73,7 @@ def parse_tables(
     for title, grid, first_line in grids:
         if len(tables) == MOST_TABLES:
             raise SourceError(f"{name}: more than {MOST_TABLES} tables; split the file")
-        table = _make_table(title, grid, titles or {})
-        tables.append(replace(table, first_line=first_line))
+        tables.append(replace(_make_table(title, grid, titles or {}), first_line=first_line))
     if not tables:
         raise SourceError(
             f"{name}: no table found; a Markdown table has a line |---|---|, a table in plain text "
@@ -112,8 +111,7 @@ def _make_table(name: str, grid: list[list[str]], titles: Titles) -> AuditTable:
 
 
 def _parse_csv(text: str, name: str) -> list[list[str]]:
-    lines = text.splitlines()
-    first = next((line for line in lines if line.strip()), "")
+    first = next((line for line in text.splitlines() if line.strip()), "")
     delimiter = max(DELIMITERS, key=first.count)
     if delimiter not in first:
         raise SourceError(f"{name}: its first line has only one column; a table needs at least two")

@@ -144,8 +144,7 @@ def make_table(name: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) 
     reasons: dict[str, list[str]] = {}
     columns = []
     for at, title in enumerate(titles):
-        cells = [row[at] for row in cleaned]
-        column, reason = _read_column(title, cells, mark)
+        column, reason = _read_column(title, [row[at] for row in cleaned], mark)
         columns.append(column)
         if reason:
             reasons.setdefault(reason, []).append(

@@ -155,8 +155,7 @@ def command(
     check_tables(tables)
     config = resolve_config(config_file, flags)
     errors = error_terminal()
-    shown = not quiet and errors.is_terminal
-    with progress_bar(errors, shown) as watch:
+    with progress_bar(errors, not quiet and errors.is_terminal) as watch:
         document, code = compare_command(
             source,
             config,

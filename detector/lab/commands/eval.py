@@ -128,8 +128,7 @@ def command(
 
 
 def _read_earlier(config_file: str | None, context: click.Context) -> dict[str, Any]:
-    """Return label options from the session.json given as --config, except those given now. A
-    session stores these options only in its command line."""
+    """Leave out those given now. A session stores label options only in its command line."""
     from detector.core.config.levels import read_level
 
     words = read_level(config_file)[1].get("command") if config_file else None

@@ -65,9 +65,6 @@ def _score_in_process(
     return scores, reply.error
 
 
-# In the child process
-
-
 def main(pipe: int) -> None:
     serve(pipe, judge_data)
 

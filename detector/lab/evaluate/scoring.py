@@ -97,8 +97,7 @@ def score_file(
 
     if dataset.format == "yolo":
         dataset.check_readable()  # YOLO's boxes are relative to the sizes of the pictures
-    names = _read_names(config)
-    stored = datasets.open_detections(path, dataset, names=names)
+    stored = datasets.open_detections(path, dataset, names=_read_names(config))
     if mapping is None and stored.names == CLASSES[:1] and dataset.classes == CLASSES:
         dataset = follow_benchmark(dataset, stored)
     bound = bind(mapping, stored.names, dataset.classes)

@@ -116,12 +116,11 @@ class Study:
             paths = [str(self.dataset.pictures[at].path) for at in self._frames.values()]
             return OpenPictures(spec, paths, choice=choice)
         options = config.input
-        frames = max(one.frame or 0 for one in self.dataset.pictures) // options.stride + 1
         return sources.open(
             self.dataset.video,
             decoder=options.decoder,
             stride=options.stride,
-            frames=frames,
+            frames=max(one.frame or 0 for one in self.dataset.pictures) // options.stride + 1,
             choice=choice,
             pixels="yuv420p",  # as in a run: its saved detections then get the same figures
         )

@@ -24,9 +24,8 @@ def place_on_roofline(occasion: Occasion) -> RooflineFacts:
         )
     document = occasion.plain.document
     others = describe_others(document.verdict.others_cores, document.cpu.cores)
-    facts = place_model(layers.rows, peaks, layers.forward_ms, layers.batch)
     return replace(
-        facts,
+        place_model(layers.rows, peaks, layers.forward_ms, layers.batch),
         uncounted=layers.uncounted,
         doubts=[others] if others and layers.device == "cpu" else [],
         sheet=None

@@ -142,8 +142,7 @@ def explain_operators(self_ms: float, pass_ms: float) -> str | None:
 
 
 def _self_us(event: Any) -> float:
-    """Return the microseconds that a row adds to the total self time. Kernels have their own rows,
-    so a user's annotation around them adds nothing."""
+    """In us. Kernels have their own rows, so a user's annotation around them adds nothing."""
     if event.device_type.name == "CPU":
         return float(event.self_cpu_time_total)
     marked = getattr(event, "is_user_annotation", False)  # missing in old versions of torch

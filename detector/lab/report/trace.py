@@ -93,14 +93,13 @@ def _flows(
         chain = sorted([*calls, batch], key=lambda one: one.start_ns)
         for at, one in enumerate(chain):
             phase = "s" if at == 0 else "f" if at == len(chain) - 1 else "t"
-            middle = (one.start_ns + one.end_ns) // 2
             event = {
                 "ph": phase,
                 "tid": threads[one.thread],
                 "name": "frame",
                 "cat": "frame",
                 "id": f"{source}.{frame}",
-                "ts": to_us(middle),
+                "ts": to_us((one.start_ns + one.end_ns) // 2),
             }
             yield event | ({"bp": "e"} if phase == "f" else {})
 

@@ -116,7 +116,6 @@ def _means(results: list[Scored]) -> Table:
 
 
 def _flatten(row: Scored) -> dict[str, Any]:
-    """Return column key -> value, for a row and its tracks."""
     own = {"engine": _who(row), "precision": None, "tiles": NONE, **dict.fromkeys(FPS)}
     if isinstance(row, EngineResult):
         own = {"engine": row.engine, "precision": row.precision, "tiles": row.tiles}

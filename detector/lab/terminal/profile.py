@@ -81,8 +81,6 @@ def _describe_passes(session: SavedSession) -> list[str]:
     return lines
 
 
-# A recording by nsys
-
 RUNS = (
     Column("run", value=lambda one: one[0]),
     Column("process", value=lambda one: one[1].process),
@@ -126,8 +124,7 @@ def _dependency_table(document: NsysDocument) -> Table:
 def _call_tables(document: NsysDocument) -> Iterator[Table]:
     for phase in dict.fromkeys(row.phase for row in document.calls):
         rows = [row for row in document.calls if row.phase == phase]
-        left = len(rows) - MAX_CALLS
-        more = _left_out(left, "row")
+        more = _left_out(len(rows) - MAX_CALLS, "row")
         title = f"dependency analysis by CUDA call: {phase}"
         yield Table("calls", DEPENDENCY, rows[:MAX_CALLS], title, more)
 

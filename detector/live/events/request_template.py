@@ -88,7 +88,6 @@ def _fill(values: Mapping[str, str], text: str) -> str:
 
 
 def _change(given: Any, change: Callable[[str], Any]) -> Any:
-    """Apply ``change`` to all texts in ``given`` except keys."""
     if isinstance(given, dict):
         return {key: _change(one, change) for key, one in given.items()}
     if isinstance(given, list):

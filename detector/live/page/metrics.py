@@ -152,8 +152,7 @@ def _zone_metrics(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
         for zone in stream.zones:
             for name, sums in zone.counts.items():
                 for counter, count in zip((went_in, went_out), sums, strict=True):
-                    labels = (stream.name, zone.shape.name, name)
-                    counter.add_metric(labels, count)
+                    counter.add_metric((stream.name, zone.shape.name, name), count)
             if zone.inside is not None:
                 inside.add_metric((stream.name, zone.shape.name), zone.inside)
     yield from (went_in, went_out, inside)

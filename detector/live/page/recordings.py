@@ -95,8 +95,7 @@ def list_recordings(
         if len(documents) == limit:
             return RecordingsDocument(1, documents, True)
         if (one := _to_recorded(one_camera, one_kind, entry)) is not None:
-            side_car = str(one.path.with_suffix(BOXES))
-            documents.append(one.document(has_boxes=side_car in boxes))
+            documents.append(one.document(has_boxes=str(one.path.with_suffix(BOXES)) in boxes))
     return RecordingsDocument(1, documents, False)
 
 

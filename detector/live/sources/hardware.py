@@ -29,8 +29,7 @@ def make_accelerator(options: Mapping[str, str]) -> Any:
 def _exists(kind: str) -> bool:
     """Return whether the device can be opened. PyAV's own error would not name the device."""
     try:
-        accelerator = HWAccel(kind, options=_OPTIONS.get(kind, {}))
-        accelerator.create(av.Codec("h264", "r"))
+        HWAccel(kind, options=_OPTIONS.get(kind, {})).create(av.Codec("h264", "r"))
     except (av.error.FFmpegError, NotImplementedError, ValueError):
         return False
     return True

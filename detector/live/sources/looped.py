@@ -75,8 +75,7 @@ class LoopedFeed(PacketFeed):
             for packet in container.demux(streams):
                 if not packet.size:
                     continue
-                due_s = pace.shift(packet)
-                if not self._wait_until(due_s, pace):
+                if not self._wait_until(pace.shift(packet), pace):
                     return False
                 self.receive(packet, codec, epoch, video.index)
                 played = True
@@ -145,6 +144,5 @@ def _hold_web_file(path: str) -> Iterator[str]:
 def check_file(path: str) -> None:
     """Raise SourceError if the file has no decodable video."""
     with _hold_web_file(path) as name:
-        video = probe(name)
-        if not video.decodable:
+        if not probe(name).decodable:
             raise SourceError(f"{name}: {UNDECODED.text}")

@@ -75,8 +75,7 @@ class Slot:
             self._changed.notify_all()
 
     def _is_due(self, arrived_ns: int) -> bool:
-        """Return whether the picture is due. Due times are regular, so that a rate of 10 turns
-        25 FPS into exactly 10."""
+        """Due times are regular, so that a rate of 10 turns 25 FPS into exactly 10."""
         if not self._interval_ns:
             return True
         if self._due_ns is None or arrived_ns - self._due_ns > self._interval_ns:

@@ -58,11 +58,10 @@ def _format(value: float | None, form: str) -> str:
 
 def _row(stream: StreamFigures) -> list[Text]:
     dropped, share = count_drops(stream.dropped, stream.received)
-    rates = f"{_format(stream.processed_fps, '.1f')}/{_format(stream.camera_fps, '.1f')}"
     return [
         Text(shorten(printable(stream.name), NAME_COLUMNS)),
         Text(_state(stream), style=MARKS.get(stream.state, "")),
-        Text(rates),
+        Text(f"{_format(stream.processed_fps, '.1f')}/{_format(stream.camera_fps, '.1f')}"),
         Text(_format(stream.age_ms.p50, ".0f")),
         Text(_format(stream.age_ms.p99, ".0f")),
         Text(f"{dropped} ({share:.0%})" if dropped else "0"),

@@ -99,8 +99,7 @@ def _weight_bytes(model: onnx.ModelProto) -> int:
 
 
 def _separate_weights(network: Network, place: Path) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Write the large weights to a file of their own. Return the graph that reads that file, and
-    the file's entry for the manifest."""
+    """Write large weights to a file. Return the graph that reads it, and its manifest entry."""
     from onnx import TensorProto, helper
 
     model, graph = network.graph, network.graph.graph

@@ -99,9 +99,6 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-# ---- The key and its digests
-
-
 def key_path() -> Path:
     return user_cache() / KEY
 

@@ -27,14 +27,12 @@ def _has_ignored_attributes(attributes: Mapping[str, Any], opset: int) -> bool:
 
 
 def _counts_windows_in_padding(attributes: Mapping[str, Any], opset: int) -> bool:
-    """Return whether a pooling window may lie entirely in the padding. ONNX Runtime has no output
-    for such a window; OpenVINO returns the lowest float32."""
+    """ONNX Runtime has no output for a window in the padding; OpenVINO the lowest float32."""
     return bool(attributes.get("ceil_mode") and any(attributes.get("pads", ())))
 
 
 def _reduces_all(attributes: Mapping[str, Any], opset: int) -> bool:
-    """Return whether OpenVINO ignores the attribute ``axes`` and reduces all axes. It expects axes
-    as an input from opset 13 on, but in ONNX they are an input only from opset 18 on."""
+    """From opset 13 on, OpenVINO ignores the attribute ``axes``, which ONNX has up to opset 17."""
     return "axes" in attributes and opset >= 13
 
 

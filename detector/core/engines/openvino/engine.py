@@ -105,8 +105,7 @@ class OpenOpenvino(Engine):
         ]
 
     def _check_quantised(self, core: Any, compilation: Compilation, requests: int) -> list[str]:
-        """Compile a quantised graph again in float if its outputs differ from ONNX Runtime's.
-        Return notes. Raises EngineError if outputs differ in float too."""
+        """Compile in float if outputs differ from ONNX Runtime's. EngineError if floats do too."""
         network, name = compilation.network, compilation.network.name
         expected = run_reference(network)
         if is_unlike(network, expected, self.requests[: self.concurrency]):

@@ -50,8 +50,7 @@ def is_wide(model: onnx.ModelProto) -> bool:
 
 
 def _pairs(graph: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, list[onnx.NodeProto], str]]:
-    """Yield each QuantizeLinear that is read only by DequantizeLinear nodes, a list of these nodes,
-    and the name of the zero point, which all of them share."""
+    """Yield each Q that only DQs read, these DQs, and the zero point that all of them share."""
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in graph.node:
         for name in node.input:

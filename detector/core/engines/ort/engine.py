@@ -230,9 +230,8 @@ def _run_options() -> Any:
 def open_session(network: Network, settings: Any, providers: Sequence[Any]) -> Any:
     import onnxruntime as ort
 
-    source = network.path or network.graph.SerializeToString()
     return ort.InferenceSession(
-        source,
+        network.path or network.graph.SerializeToString(),
         settings,
         providers=providers,
         enable_fallback=0,  # a fallback would print on stdout and continue with another provider

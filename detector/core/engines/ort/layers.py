@@ -111,8 +111,7 @@ def _name(elem_type: int) -> str:
 
 
 def _find_owners(optimised: Any, graph: Any) -> dict[str, int]:
-    """Return a map from each of our nodes to the index of the optimised node that computes it.
-    Nodes that became constants are not in the map."""
+    """Map our nodes to the index of the optimised node that computes them; omit constants."""
     folded = _find_constant_nodes(graph)
     nodes = [node for node in graph.node if node.name not in folded]
     owners = _find_owners_by_name(optimised, {node.name for node in nodes})

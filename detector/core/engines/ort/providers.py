@@ -76,8 +76,7 @@ class OpenProvider(OpenOrt):
 
 
 def find_provider(options: EngineOptions) -> Provider:
-    """Return the named provider. Raises UsageError for an unknown provider or a wrong device, and
-    EngineError if the provider cannot run here."""
+    """Raises UsageError for a wrong provider or device, EngineError if it cannot run here."""
     import onnxruntime
 
     requested = options.own["provider"]

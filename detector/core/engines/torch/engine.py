@@ -150,8 +150,7 @@ class OpenTorch(Engine):
     def _cuda_requests(
         self, run: Run, network: Network, options: EngineOptions, switches: Mapping[str, bool]
     ) -> list[CudaRequest]:
-        """Create requests on a GPU, each with a CUDA graph if possible, since launching kernels
-        from Python takes several times as long as running them (docs/gpu.md)."""
+        """Use CUDA graphs: launching takes several times as long as running (docs/gpu.md)."""
         import torch
 
         from detector.core.engines.torch.requests import CudaRequest, capture_graphs, check_memory

@@ -78,8 +78,7 @@ def graph_module(model: onnx.ModelProto) -> GraphModule:
 
 
 def dequantize_constants(model: onnx.ModelProto, constants: dict[str, NDArray[Any]]) -> set[str]:
-    """Compute the DequantizeLinear nodes whose inputs are constants. Add the results to
-    ``constants`` and return their names."""
+    """Add DequantizeLinear results of constants to ``constants``, and return their names."""
     from onnx import helper
 
     folded = set()

@@ -75,9 +75,6 @@ def _to_function(function: Callable[..., Tensor]) -> Callable[[OnnxNode], Made]:
     return lambda node: (modules.Called(function), node.inputs)
 
 
-# Layers
-
-
 def _conv_transpose(node: OnnxNode) -> Made:
     if "output_shape" in node.attributes:
         raise node.error("output_shape is not supported")

@@ -132,8 +132,7 @@ class CudaRequest(RawRequest):
 
 @contextmanager
 def raise_gpu_error(stream: Any) -> Iterator[None]:
-    """If a kernel failed, raise the first line of the GPU's own error. Later calls fail too, but
-    with misleading errors (CUDNN_STATUS_INTERNAL_ERROR, seen on an H100)."""
+    """Later calls fail too, but misleadingly (CUDNN_STATUS_INTERNAL_ERROR, seen on an H100)."""
     try:
         yield
     except RuntimeError as error:

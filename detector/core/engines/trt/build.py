@@ -73,8 +73,7 @@ def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _free_reshapes(graph: onnx.GraphProto, batch: int, shapes: Mapping[str, Shape]) -> None:
-    """If input and output of a Reshape begin with the batch, replace the batch in its target shape
-    by 0, which means the size in the input."""
+    """If a Reshape keeps the batch, write 0 for it, which means the size in the input."""
     from onnx import numpy_helper
 
     constants = {tensor.name: tensor for tensor in graph.initializer}

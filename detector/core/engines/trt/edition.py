@@ -188,8 +188,7 @@ class Rtx(Edition):
 
     @staticmethod
     def _targets(gpu: Gpu | None, settings: TrtSettings) -> tuple[str, ...]:
-        """Return the compute capabilities to build for; () means 8.0 and newer. The default for an
-        older GPU is its own capability."""
+        """() means 8.0 and newer. The default for an older GPU is its own capability."""
         if settings.targets or gpu is None or gpu.capability >= AMPERE:
             return settings.targets
         return (capability(gpu),)

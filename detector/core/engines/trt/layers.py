@@ -105,8 +105,7 @@ def _type_of(tensor: Any) -> str | None:
 
 
 def _nodes(layer: Mapping[str, Any], known: Mapping[str, str] | None) -> list[str]:
-    """Return a layer's nodes from its metadata, such as "[ONNX Layer: 0.conv]", or from its name,
-    such as "0.conv + 0.act"."""
+    """Its metadata has "[ONNX Layer: 0.conv]", or its name is such as "0.conv + 0.act"."""
     name = str(layer.get("Name", ""))
     words = ONNX_NODE.findall(str(layer.get("Metadata", "")))
     if not words and known is not None and not name.startswith(COPY):

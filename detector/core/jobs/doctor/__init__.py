@@ -215,8 +215,7 @@ def _check_default_job(
 
 
 def _describe_folder(path: Path, replaceable: bool) -> dict[str, Any]:
-    """Describe a folder or its nearest existing parent. ``replaceable``: whether a temporary folder
-    would do."""
+    """Use the nearest existing parent. ``replaceable``: would a temporary folder do?"""
     place = path.resolve()
     while not place.exists():
         place = place.parent

@@ -159,9 +159,8 @@ def _run_default_job() -> dict[str, Any]:
     with temporary_folder("detect-video-doctor-") as folder:
         clip = Path(folder) / "in.mp4"
         _write_clip(clip)
-        output = f"{folder}{os.sep}out{os.sep}"
         options = {
-            "output": output,
+            "output": f"{folder}{os.sep}out{os.sep}",
             "run_dir": str(Path(folder) / "run"),
             "engines_dir": str(Path(folder) / "engines"),
         }

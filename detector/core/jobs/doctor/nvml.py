@@ -29,8 +29,7 @@ class NvmlGpu:
             if device.startswith("cuda"):
                 from detector.core.engines.trt.driver import pci_bus_id
 
-                place = pci_bus_id(device)
-                self._handle = pynvml.nvmlDeviceGetHandleByPciBusId(place)
+                self._handle = pynvml.nvmlDeviceGetHandleByPciBusId(pci_bus_id(device))
             else:
                 self._handle = pynvml.nvmlDeviceGetHandleByIndex(0)
         except Exception as error:  # without package, driver or GPU; NVML has its own errors

@@ -92,11 +92,10 @@ class GraphBuilder:
         groups: int = 1,
     ) -> str:
         """Add a Conv. ``weight``: [out, in / groups, k, k]. ``pads``: top, left, bottom, right."""
-        inputs = [x, self.constant(f"{name}.weight", weight), self.constant(f"{name}.bias", bias)]
         return self.add(
             "Conv",
             name,
-            inputs,
+            [x, self.constant(f"{name}.weight", weight), self.constant(f"{name}.bias", bias)],
             kernel_shape=list(weight.shape[2:]),
             strides=list(strides),
             pads=list(pads),
@@ -112,11 +111,10 @@ class GraphBuilder:
         )
 
     def upsample(self, name: str, x: str, factor: int) -> str:
-        scales = self.constant(f"{name}.scales", np.array([1, 1, factor, factor], np.float32))
         return self.add(
             "Resize",
             name,
-            [x, "", scales],
+            [x, "", self.constant(f"{name}.scales", np.array([1, 1, factor, factor], np.float32))],
             mode="nearest",
             coordinate_transformation_mode="asymmetric",
             nearest_mode="floor",
@@ -150,9 +148,8 @@ class GraphBuilder:
         assert self._input is not None, "call input_u8 first"
         nodes, constants = self._select_needed(outputs)
         infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
-        graph = helper.make_graph(nodes, self.name, [self._input], infos, initializer=constants)
         model = helper.make_model(
-            graph,
+            helper.make_graph(nodes, self.name, [self._input], infos, initializer=constants),
             opset_imports=[helper.make_opsetid("", OPSET)],
             ir_version=IR_VERSION,
             producer_name="detect-video",
@@ -174,14 +171,10 @@ class GraphBuilder:
 
 
 def good_name(name: str) -> bool:
-    parts = name.split(".")
     return all(
         re.fullmatch(r"[0-9]+|[A-Za-z_]\w*", part, re.ASCII) and not keyword.iskeyword(part)
-        for part in parts
+        for part in name.split(".")
     )
-
-
-# Shapes and costs of any ONNX graph
 
 
 def is_heavy(tensor: onnx.TensorProto) -> bool:
@@ -322,8 +315,7 @@ def count_macs(model: onnx.ModelProto) -> int:
     """Count multiply-accumulates of Conv, Gemm and MatMul for one picture. FLOPs = 2 x MACs."""
     shapes = tensor_shapes(model)
     batch = shapes[model.graph.input[0].name][0]
-    total = sum(node_macs(node, shapes) for node in model.graph.node)
-    return total // batch
+    return sum(node_macs(node, shapes) for node in model.graph.node) // batch
 
 
 def parameters_of(model: onnx.ModelProto) -> dict[str, int]:

@@ -92,9 +92,6 @@ def original_names(model: onnx.ModelProto) -> dict[str, str]:
     return originals
 
 
-# Which nodes stay float32 in bfloat16
-
-
 def sensitive_nodes(model: onnx.ModelProto, kept: Set[str] = frozenset()) -> set[str]:
     """Return the nodes that stay float32 in bfloat16: ``kept``, thin convolutions, the stem, and
     nodes between these."""
@@ -143,8 +140,7 @@ def _stem_nodes(model: onnx.ModelProto) -> set[str]:
 
 
 def _nodes_between(graph: onnx.GraphProto, kept: Set[str]) -> set[str]:
-    """Return the nodes that lie between ``kept`` nodes or before them. If such a node were half
-    precision, its two Casts would cost more than it gains."""
+    """A half node between or before ``kept`` nodes costs more by two Casts than it gains."""
     makers = {name: node.name for node in graph.node for name in node.output}
     outputs = {info.name for info in graph.output}
     first = _nodes_before_products(graph)
@@ -173,9 +169,6 @@ def _nodes_before_products(graph: onnx.GraphProto) -> set[str]:
         else:
             before.add(node.name)
     return before
-
-
-# The graph
 
 
 class _HalvesWriter:

@@ -52,9 +52,6 @@ PIXELS = (0.0, 255.0)  # the range of the picture, even if the frames do not use
 BIAS_TOP = 2**31 - 2**24  # largest int32 bias; it leaves room for the products added to it
 
 
-# Which nodes can be int8
-
-
 class Wiring:
     """A graph with the maker and readers of each tensor. ``able``: nodes that can be int8."""
 
@@ -213,9 +210,6 @@ def float_share(model: onnx.ModelProto, kept: Iterable[str]) -> FloatShare:
     )
 
 
-# The graph
-
-
 def tensors_to_measure(model: onnx.ModelProto) -> list[str]:
     """Return the tensors whose ranges ``quantised_graph`` may need, in the graph's order."""
     wiring = Wiring(model)
@@ -369,8 +363,7 @@ class _QdqWriter:
                 self._write_pair(name, by_channel=True)
 
     def _reads_quantised(self, reader: str, tensor: str) -> bool:
-        """Return whether a node reads the rounded tensor. All int8 nodes do. In an int8-u8 graph,
-        so do all readers of an int8 node's output."""
+        """All int8 nodes do; in an int8-u8 graph, also all readers of an int8 node's output."""
         return reader in self.chosen or (
             self.on_outputs and self.wiring.maker.get(tensor) in self.chosen
         )
@@ -468,8 +461,7 @@ def _output_axis(node: onnx.NodeProto) -> int:
 
 
 def _range_sources(wiring: Wiring) -> dict[str, str]:
-    """Return tensor -> the tensor from which its values were moved or selected. If the two had
-    different scales, values would be rounded twice."""
+    """Map to where values were moved or selected from: with two scales, they would round twice."""
     sources: dict[str, str] = {}
     for node in wiring.graph.node:
         if node.op_type in MOVING and node.name in wiring.able:

@@ -60,8 +60,7 @@ def channel_name(tensor: str, channel: int) -> str:
 def _run_frames(
     model: onnx.ModelProto, names: list[str], slots: NDArray[np.uint8]
 ) -> Iterator[list[NDArray[np.float32]]]:
-    """Yield the tensors' values for each frame, whatever the batch of the graph. A tensor without a
-    batch dimension is repeated for each frame."""
+    """Yield values per frame, whatever the graph's batch. Repeat a tensor without a batch."""
     session, input_name, batch = _open_session(model, names)
     for start in range(0, len(slots), batch):
         frames = slots[start : start + batch]

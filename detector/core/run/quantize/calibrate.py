@@ -135,9 +135,6 @@ class Calibration:
         return Calibration(**document, ranges=ranges, result=result)
 
 
-# Finding the file
-
-
 def find_calibration(
     network: Network, config: Config, folder: Path, *, by_graph: bool = True
 ) -> tuple[Calibration, list[str]]:

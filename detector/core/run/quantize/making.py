@@ -225,7 +225,6 @@ def _choose_few_frames(frames: Frames) -> NDArray[np.uint8]:
 def _graph_maker(
     network: Network, ranges: Mapping[str, Range], kind: str, always_float: Sequence[Unit]
 ) -> MakeGraph:
-    """Return a function that quantises the graph. It takes the other units that stay float."""
     return lambda float_units: quantised_graph(
         network.graph,
         ranges,

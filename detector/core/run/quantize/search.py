@@ -49,9 +49,6 @@ Progress = Callable[[str, int, int], None]
 """(what is being done, steps done, steps in all). It raises an error to stop the search."""
 
 
-# Measuring a graph against fp32
-
-
 def raw_outputs(
     network: Network,
     graph: onnx.ModelProto,
@@ -136,9 +133,6 @@ def noise_over_signal(expected: Sequence[Outputs], actual: Sequence[Outputs]) ->
         )
         shares.append(noise / signal if signal else noise)
     return shares
-
-
-# The search
 
 
 def rank_units(

@@ -44,8 +44,7 @@ class Stamps:
             self.last += self.duration
             self.shift = pts - self.last
         else:
-            steps = max(1, index - self._last_index)
-            self.duration = steps * self.nominal
+            self.duration = max(1, index - self._last_index) * self.nominal
             self.last = self._limit_reach(self._follow(self.last, pts), pts)
         self._recent.append(self.last)
         self._last_index = index

@@ -51,10 +51,9 @@ def call_rows(
     for phase, name in enumerate(PHASES):
         path, waits = on_path[phase], waited[phase]
         total = sum(path.values()) or 1
-        ordered = sorted({*path, *waits}, key=lambda one: (-path[one], -waits[one], one))
         rows += [
             CallRow(name, one, path[one] / total, path[one] / 1e9, waits[one] / 1e9)
-            for one in ordered
+            for one in sorted({*path, *waits}, key=lambda one: (-path[one], -waits[one], one))
         ]
     return rows
 

@@ -131,8 +131,7 @@ def _walk(graph: ActivityGraph, last: int, start: int, end: int) -> list[PathCal
     damaged recording), the walk ends at the repeated call; all time before is its wait."""
     steps, at, until, visited = [], last, end, set()
     while until > start:
-        activity = graph.activities[at]
-        begins = max(start, min(activity.start_ns, until))
+        begins = max(start, min(graph.activities[at].start_ns, until))
         edge = None if at in visited else graph.binding(at)
         visited.add(at)
         ready = start if edge is None else max(start, min(graph.time_of(edge), begins))

@@ -74,8 +74,7 @@ def waited_for_own_threads(run: Summary) -> Iterator[Hit]:
 
 
 def _describe_waits(run: Summary, *, foreign: bool) -> str:
-    """Describe long waits caused by other programs (``foreign``) or by this run. Waits of unknown
-    cause count as caused by other programs."""
+    """``foreign``: caused by other programs, as are waits of unknown cause; else by this run."""
     waits = []
     for name, thread in run.threads.items():
         others = 1.0 if thread.foreign_share is None else thread.foreign_share

@@ -127,8 +127,7 @@ def classify_tensor(a: Array, b: Array, tolerance: float, before: Array | None =
         return Kind(SIZE, f"{_format_shape(a)} and {_format_shape(b)}")
     left, right = np.asarray(a, np.float64), np.asarray(b, np.float64)
     if np.isfinite(left).all() != np.isfinite(right).all():
-        finite = left if np.isfinite(left).all() else right
-        largest = float(np.abs(finite).max())
+        largest = float(np.abs(left if np.isfinite(left).all() else right).max())
         if largest > LARGEST_HALF / 2:
             return Kind(OVERFLOW, f"up to {largest:.3g}, but float16 ends at {LARGEST_HALF:g}")
         return Kind(NO_NUMBERS)

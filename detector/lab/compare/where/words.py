@@ -55,8 +55,7 @@ def where_command(
     for text, config in zip(texts, configs, strict=True):
         step(f"open {text}")
         sides.append(open_side(text, config, source))
-    count = configs[0].input.frames or FRAMES
-    result = search(sides[0], sides[1], count, step)
+    result = search(sides[0], sides[1], configs[0].input.frames or FRAMES, step)
     document = Where(
         a=texts[0],
         b=texts[1],

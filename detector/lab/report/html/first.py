@@ -36,9 +36,6 @@ def first_screen(session: SavedSession) -> str:
     )
 
 
-# The speed and its limit
-
-
 def _rates(session: SavedSession) -> str:
     document, fps = session.document, session.document.fps
     cards = [
@@ -114,8 +111,6 @@ def _verdict(session: SavedSession) -> str:
     return f'<p class="verdict">{marked_up}</p>'
 
 
-# The detections
-
 FOUND = (
     Column("name", "class"),
     Column("count", "detections", ","),
@@ -150,9 +145,6 @@ def _over_time(session: SavedSession) -> str:
         dense=True,
     )
     return legend(list(counts.curves)) + figure(drawn, note)
-
-
-# Commands to type next
 
 
 def _next(session: SavedSession) -> str:

@@ -59,8 +59,6 @@ def path(session: SavedSession, facts: CriticalPathFacts) -> str:
     return shown + figure(drawings.bar(parts, "s"), note) + table(path_table(facts))
 
 
-# What if
-
 CHANGES = (
     Column("change"),
     # A change that was slower in every round has a negative gain.
@@ -110,9 +108,6 @@ def what_if(session: SavedSession, facts: WhatIfFacts) -> str:
         reasons = "; ".join(f"{change}: {why}" for change, why in facts.not_measured.items())
         note += f"<p>Not measured: {escape(reasons)}.</p>"
     return note + table(Table("whatif", CHANGES, facts.changes))
-
-
-# The passes
 
 
 def describe_instruments(facts: LoopFacts) -> Sequence[str]:

@@ -46,10 +46,6 @@ def as_sentence(line: str | None) -> str | None:
     return f"{line[0].upper()}{line[1:]}." if line else None
 
 
-# ----------------------------------------------------------------------
-# Layers and the roofline
-
-
 def shape_text(row: LayerRow) -> str | None:
     return "x".join(map(str, row.shape)) if row.shape else None
 
@@ -226,9 +222,6 @@ def describe_roofline(facts: RooflineFacts) -> Iterator[str]:
     if facts.peak_under_measured:
         yield f"note: {describe_above_roof(len(facts.peak_under_measured))}"
 
-
-# ----------------------------------------------------------------------
-# torch's operators, and the host and its GPU
 
 OPERATORS = (
     Column("name", "operator", longest=60),

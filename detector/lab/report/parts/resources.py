@@ -77,8 +77,6 @@ def memory(session: SavedSession, facts: MemoryFacts) -> str:
     return drawn + (table(parts_table(facts)) if facts.parts_mb else "")
 
 
-# Energy
-
 TAGS = ("package", "core", "dram", "gpu")
 ENERGY = (
     Column("timestamp"),
@@ -94,8 +92,7 @@ def energy_tags(facts: EnergyFacts) -> list[str]:
 
 
 def energy_table(facts: EnergyFacts) -> Table:
-    title = "energy (of the run, without idle power)"
-    whole = Table("energy", ENERGY, facts.rows, title)
+    whole = Table("energy", ENERGY, facts.rows, "energy (of the run, without idle power)")
     return whole.pick("tag", "duration", *energy_tags(facts), "joules_per_frame")
 
 
@@ -131,9 +128,6 @@ def _power(facts: EnergyFacts, tags: Sequence[str]) -> str:
     marks = {} if begin is None else {"loading and the run": begin}
     drawn = drawings.lines(series, "s", "W", marks=marks)
     return legend(list(series)) + figure(drawn, "power over time, with idle and loading")
-
-
-# Counters and Python
 
 
 def _figures(facts: CountersFacts) -> Mapping[str, float | None]:

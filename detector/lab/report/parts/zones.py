@@ -60,7 +60,6 @@ def _name_with_sides(row: tuple[str, ZoneTotals, str]) -> str:
 
 
 def _median_stay(row: tuple[str, ZoneTotals, str]) -> float | None:
-    """Return the zone's median stay; None for a class that was not in the zone."""
     _, zone, class_name = row
     visited = any(zone.counts.get(class_name, {}).values())
     return zone.dwell_s.median if zone.dwell_s is not None and visited else None

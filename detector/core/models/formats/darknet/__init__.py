@@ -131,8 +131,7 @@ def describe(architecture: CfgNetwork) -> CfgDescription:
 
 
 def _digest(path: Path, longest: int) -> bytes:
-    """Return a digest of the first ``longest`` + 1 bytes. ``read_cfg`` or ``read_weights`` will
-    refuse a longer or unreadable file."""
+    """Digest ``longest`` + 1 bytes: ``read_cfg`` and ``read_weights`` refuse a longer file."""
     with suppress(OSError):
         if path.is_file():  # opening a pipe would wait for its writer
             with path.open("rb") as file:

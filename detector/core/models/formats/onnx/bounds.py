@@ -123,7 +123,6 @@ def _read_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number of variable length and the position after it."""
     first = data[at]
     if first < 0x80:
         return first, at + 1
@@ -137,9 +136,6 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             raise _DamagedError
-
-
-# The parsed model
 
 
 def every_graph(model: onnx.ModelProto) -> Iterator[Graph]:

@@ -88,8 +88,7 @@ def _returns_empty(branch: onnx.GraphProto) -> bool:
 
 
 def _add_row_of_zeros(graph: ForeignGraph, node: onnx.NodeProto) -> onnx.NodeProto:
-    """Add a row of zeros to what ``node`` reads, and return the Pad that does so. No coordinate is
-    below 0, so the maximum stays the same."""
+    """Return the Pad. No coordinate is below 0, so a row of zeros does not change the maximum."""
     rank = len(graph.dims[node.input[0]])
     pads = np.zeros(2 * rank, np.int64)
     pads[rank] = 1  # after the last row

@@ -258,8 +258,6 @@ class Evidence(OutputShapes):
         ]
         return f"its outputs at {self.width}x{self.height} are {', '.join(shapes)}"
 
-    # ---- the input
-
     def stem(self) -> set[int]:
         """Return the kernel sides of the convolutions that read the picture."""
         weights = [self.dims(node.input[1]) for node in self.first_convolutions()]
@@ -329,8 +327,6 @@ class Evidence(OutputShapes):
         if node.op_type == "Sub":
             return (one, -constant) if at == 1 else (-one, constant)
         return None
-
-    # ---- the probe
 
     def probe(self) -> Mapping[str, NDArray[Any]] | None:
         if not self._was_probed:

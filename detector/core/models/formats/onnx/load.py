@@ -64,8 +64,7 @@ def _parse(path: Path) -> tuple[onnx.ModelProto, hashlib._Hash]:
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
+        if path.stat().st_size > MAX_BYTES:
             raise ModelError(
                 f"{path}: is larger than 2 GiB, the limit of ONNX files; export the network with "
                 "external data"
@@ -153,11 +152,10 @@ def _refuse_unknown_operators(path: Path, model: onnx.ModelProto) -> None:
         }
     )
     if unknown:
-        microsoft = all("com.microsoft" in name for name in unknown)
         cure = (
             "ONNX Runtime added them when it optimised or quantised the file, and only it has "
             "them: give the original file, or quantise it with QuantFormat.QDQ"
-            if microsoft
+            if all("com.microsoft" in name for name in unknown)
             else "export it without runtime-specific operators (often its NMS)"
         )
         listed = ", ".join(unknown)

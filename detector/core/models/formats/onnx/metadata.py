@@ -57,7 +57,6 @@ def read_metadata(path: str, entries: Mapping[str, str]) -> Metadata:
 
 
 def _parse_literal(text: str) -> object:
-    """Parse a Python literal or JSON; return None for any other text."""
     text = text.strip()
     if not text or len(text) > MAX_TEXT:
         return None

@@ -57,7 +57,6 @@ def most_macs(graph: ForeignGraph, model: onnx.ModelProto) -> int:
 
 
 def _with_maximal_counts(graph: ForeignGraph) -> ForeignGraph:
-    """Return a copy of the graph with maximal counts and with inferred shapes."""
     from onnx import NodeProto
 
     copy = ForeignGraph(

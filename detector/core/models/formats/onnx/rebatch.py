@@ -167,13 +167,11 @@ def _check_axis(axis: int, used: int, rank: int) -> int:
 
 
 def _follow_along(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    default = 0 if node.op_type == "Split" else -1
-    used = attributes_of(node).get("axis", default)
+    used = attributes_of(node).get("axis", 0 if node.op_type == "Split" else -1)
     return _check_axis(walk.only_axis(node), used, len(walk.shape(node.input[0])))
 
 
 def _axis_without(axis: int, removed: Sequence[int], rank: int) -> int:
-    """Return the number of the batch axis once the axes ``removed`` are gone."""
     positive = {other % rank for other in removed}
     if axis in positive:
         raise _UnprovenError("it removes the batch axis")

@@ -92,9 +92,6 @@ def recognise(
     return match
 
 
-# From the user's options
-
-
 def _as_described(evidence: Evidence, described: Description) -> Recognition:
     why = AS_DESCRIBED
     if described.outputs is None:
@@ -127,9 +124,6 @@ def _as_asked(
     raise ModelError(
         f"{evidence.graph.name}: --family {asked.family}: its exports give {expected}, but {shapes}"
     )
-
-
-# From the file
 
 
 def _by_tensors(evidence: Evidence) -> Recognition | None:
@@ -201,9 +195,6 @@ def _by_layout(evidence: Evidence) -> Recognition | None:
     return None
 
 
-# Contradictions
-
-
 def doubt_of(evidence: Evidence, bound: Bound) -> str | None:
     if bound.joined:  # one output per stride: stated by a description, or by the outputs' names
         return None
@@ -259,8 +250,7 @@ def _is_map(dims: Dims) -> bool:
 
 
 def _has_levels(evidence: Evidence) -> bool:
-    """Return whether each stride seems to have its own output. These are long tables with the same
-    number of columns and different numbers of rows."""
+    """Such outputs are long tables with the same number of columns but other numbers of rows."""
     tables = [dims[-2:] for dims in evidence.outputs().values() if len(dims) in (2, 3)]
     shapes = {(rows, columns) for rows, columns in tables if (rows or 0) > FEW}
     return len(shapes) > len({columns for _, columns in shapes})
@@ -285,9 +275,6 @@ def _refusal(evidence: Evidence) -> str:
         )
     start = f"its metadata says {named}, but " if named else "its family was not recognised: "
     return f"{graph.name}: {start}{evidence.output_shapes()}; {needed}"
-
-
-# Names
 
 
 def class_names(

@@ -55,9 +55,6 @@ RESERVED = frozenset(
 OPERANDS = {name: {1: "weight", 2: "bias"} for name in ("Conv", "ConvTranspose", "Gemm")}
 
 
-# Outputs
-
-
 def join_levels(graph: ForeignGraph, joined: Mapping[str, JoinedOutput]) -> None:
     """Join the outputs of all strides, in place and in order."""
     from onnx import helper
@@ -171,9 +168,6 @@ def _fix_length(graph: ForeignGraph, name: str, x: str) -> list[onnx.NodeProto]:
     return [padded, cut, graph.node("Reshape", "output.rows", [cut.output[0], names["shape"]])]
 
 
-# Operators
-
-
 def simplify_operators(graph: ForeignGraph) -> None:
     """Replace each Split by Slices, and make all bounds of a Slice count from the start.
 
@@ -271,9 +265,6 @@ def _resolve_bounds(graph: ForeignGraph, node: onnx.NodeProto) -> None:
     node.input.extend(
         graph.constant(f"{stem}.bounds", np.asarray(value, np.int64)) for value in values
     )
-
-
-# Input
 
 
 def put_prefix(graph: ForeignGraph, pixels: Pixels, *, planar: bool) -> None:
@@ -446,9 +437,6 @@ def _join_orders(orders: list[list[int]]) -> list[int]:
     return joined
 
 
-# Names
-
-
 def rename_all(graph: ForeignGraph) -> None:
     """Rename nodes, tensors and constants, in place: ``/model.0/conv/Conv`` becomes
     ``model.0.conv`` if it is the module's only node. No name is a prefix of another name: torch
@@ -486,8 +474,7 @@ def _node_names(nodes: list[onnx.NodeProto]) -> list[str]:
     for path in paths:
         module = path[:-1]
         is_only = len(module) > 1 and nodes_in[module] == nodes_below[module] == 1
-        short = module if is_only else path
-        name = _free_name(short, taken, beginnings, tries)
+        name = _free_name(module if is_only else path, taken, beginnings, tries)
         taken.add(name)
         beginnings |= {name[:end] for end in range(1, len(name))}
         names.append(".".join(name))

@@ -162,9 +162,6 @@ def _choose_size(graph: ForeignGraph, metadata: Metadata, size: Size | None, own
     return size
 
 
-# Folding
-
-
 def fold(graph: ForeignGraph) -> None:
     """Compute all values that do not depend on the picture, in place, and infer all shapes.
 
@@ -383,12 +380,8 @@ def drop_unused(graph: ForeignGraph) -> None:
     graph.constants = {name: tensor for name, tensor in graph.constants.items() if name in needed}
 
 
-# Another input size
-
-
 def _refuse_fixed_sizes(graph: ForeignGraph, size: Size, exported: Size) -> None:
-    """Raise ModelError for the first node that may depend on the exported size. A grid of anchors,
-    for example, would be silently wrong at another size."""
+    """Raise ModelError for the first such node: a grid of anchors, say, would be silently wrong."""
     for node in graph.nodes:
         if not _is_sizeless(graph, node):
             height, width = (own or new for own, new in zip(exported, size, strict=True))

@@ -73,9 +73,6 @@ def every_tensor(path: Path, model: onnx.ModelProto) -> Iterator[onnx.TensorProt
             )
 
 
-# Other files
-
-
 class _ExternalData(NamedTuple):
     tensor: onnx.TensorProto
     file: Path
@@ -154,8 +151,7 @@ def _parse_place(path: Path, tensor: onnx.TensorProto) -> _ExternalData:
 
 
 def _is_inside(path: Path, file: Path) -> bool:
-    """Return whether a file is in the model's folder, with all links followed. If the model is a
-    link, its target's folder counts, too."""
+    """Follow all links. If the model is a link, its target's folder counts, too."""
     real = os.path.realpath(file)
     folders = (os.path.realpath(path.parent), os.path.dirname(os.path.realpath(path)))
     return any(real.startswith(folder.rstrip("/") + "/") for folder in folders)
@@ -184,9 +180,6 @@ def _read(path: Path, file: Path, offset: int, size: int) -> bytes:
     if len(data) < size:
         raise ModelError(f"{path}: {file.name} became shorter while it was read; copy it again")
     return data
-
-
-# Bytes and shape
 
 
 def check_tensors(path: Path, model: onnx.ModelProto) -> None:

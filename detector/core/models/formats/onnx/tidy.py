@@ -35,8 +35,7 @@ def tidy(model: onnx.ModelProto) -> None:
 
 
 def _sort(graph: onnx.GraphProto | onnx.FunctionProto) -> None:
-    """Move each node after the nodes that it reads; keep the order otherwise. Cycles come last, and
-    ONNX's checker rejects them."""
+    """Move nodes after those they read, stably. Cycles come last; ONNX's checker rejects them."""
     computed = {name for node in graph.node for name in node.output if name}
     waits: list[int] = []  # node -> number of its inputs that are not computed yet
     readers: dict[str, list[int]] = {}

@@ -186,8 +186,7 @@ def sppf(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: Blo
     kernel = spec.row.integer(1, 5, high=31)
     if kernel % 2 == 0:
         raise spec.row.error(f"kernel {kernel} must be odd to keep the size of the map")
-    x = builder.conv(f"{path}.cv1", inputs[0], inputs[0].channels // 2)
-    parts = [x]
+    parts = [builder.conv(f"{path}.cv1", inputs[0], inputs[0].channels // 2)]
     for at in range(3):
         parts.append(builder.max_pool(f"{path}.m.{at}", parts[-1], kernel))
     return builder.conv(f"{path}.cv2", builder.concat(f"{path}.cat", parts), spec.channels)
