@@ -1,5 +1,4 @@
-"""This project compared with ultralytics, ffmpeg, and the "lab's loop", which is the loop that this
-project began with.
+"""Compare this project with ultralytics, ffmpeg, and the "lab's loop", the loop it began with.
 
 Each part runs its variants in turns, and returns the rows of one table.
 """
@@ -299,7 +298,7 @@ def _ours(source: Path, *options: Any) -> Row:
 # ffmpeg: decoding and encoding only
 
 FFMPEG_HEIGHTS = (720, 1080)
-NULL = ("--engine", "null", "--model", "street-1")  # smallest input: ffmpeg has no preprocessing
+NULL = ("--engine", "null", "--model", "street-1")  # least preprocessing, because ffmpeg does none
 BESIDE_FFMPEG = (
     Pair("null engine, video", "ffmpeg, decoded and encoded", 0.90),
     Pair("null engine, superfast", "ffmpeg, superfast", 0.90),
@@ -388,7 +387,8 @@ def read_benchmark(output: str, frames: int) -> Row:
 
 LAB_MODEL = "yolov4-tiny-person-vehicle"
 LAB_CONF = 0.95
-# Our int8 against the lab's fp32 is fair only if int8 and fp32 of trained networks agree this well.
+# Comparing our int8 with the lab's fp32 is fair only if our int8 agrees with our fp32 at least this
+# well. The comparison has random weights, so the agreement is measured on trained networks.
 LICENCE = 0.90
 LICENSED_BY = ("weights/yolo-fastest-1.1-xl.cfg", "weights/yolov5n.pt")
 LAB = "the lab's loop, torch fp32"

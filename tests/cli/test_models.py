@@ -69,7 +69,7 @@ def test_packaged_yolov4_tiny_has_the_layers_of_the_official_cfg(shared):
     assert plans[0] == plans[1]
 
 
-def test_official_file_of_any_path_has_its_licence(shared):
+def test_official_weights_show_their_licence_wherever_they_lie(shared):
     given = facts(ModelRequest(str(shared / "data/weights/yolov5n.pt")))
     assert given["licence"] == known_model("yolov5n").licence
 

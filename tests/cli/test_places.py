@@ -1,4 +1,4 @@
-"""With unusual folders, devices and limits, a command ends as documented, with at most one line."""
+"""Unusual folders, devices, limits: exits are as documented, with at most one line on stderr."""
 
 from __future__ import annotations
 

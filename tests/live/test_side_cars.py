@@ -115,9 +115,9 @@ def play(
     detect: Any = one_box,
     in_order: bool = True,
 ) -> None:
-    """Play one connection. Every ``every``-th picture in display order is detected, and its result
-    arrives ``late`` packets later. ``offset_ns`` shifts the arrival of detected pictures, as if
-    they came from another stream. If ``in_order`` is False, numbers follow the order of arrival."""
+    """Play one connection. Pictures are numbered in display order, or in order of arrival if
+    ``in_order`` is False. Every ``every``-th is detected. Its result comes ``late`` packets later,
+    with an arrival time shifted by ``offset_ns``, as if the picture came from another stream."""
     with av.open(str(stream)) as container:
         bench.recording.handle(RecordedStreams(container.streams))
         packets = [packet for packet in container.demux() if packet.size]
@@ -326,7 +326,7 @@ def test_new_size_begins_a_new_boxes_file(tmp_path: Path) -> None:
     for number, path in enumerate(files):
         lines = read_lines(side_car(path))
         labels = [n for line in lines for n in re.findall(r"n(\d+)n", line.text)]
-        # The last box of the first file is shown until the first box of the second is known.
+        # The second file begins with the last box of the first, until its own first box is known.
         own = [str(n) for n in range(20 * number, 20 * number + 20)]
         assert [n for n in labels if n in own] == own
 
@@ -399,7 +399,7 @@ def test_every_line_is_written_immediately(tmp_path: Path) -> None:
     assert {name for name, _ in left} == {"20260131T120000Z.partial.ass", "20260131T120000Z.ass"}
     counts = [len(lines) // 2 for _, lines in left]  # a line of boxes, and one of labels
     assert counts == list(range(counts[0], 39))
-    assert counts[0] <= 12  # lines begin with the first fragment of the video
+    assert counts[0] <= 12  # nothing is written before the first fragment of the video
 
 
 def test_leftovers_of_a_killed_run_are_finished(tmp_path: Path) -> None:

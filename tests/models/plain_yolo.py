@@ -133,7 +133,7 @@ class Plain:
 
 
 def every_second_pixel(x: NDArray) -> NDArray:
-    """Turn each 2x2 block into channels: top left, bottom left, top right, bottom right (YOLOX)."""
+    """Turn 2x2 blocks into channels like YOLOX: top left, bottom left, top right, bottom right."""
     return np.concatenate([x[:, ::2, ::2], x[:, 1::2, ::2], x[:, ::2, 1::2], x[:, 1::2, 1::2]])
 
 

@@ -38,7 +38,7 @@ from tests.sources.clips import write_video
 STREET = CHECKOUT / "videos" / "street.mp4"
 # The canvas of the packaged model, (height, width).
 OWN = catalogue.known_model("street").canvases[0]
-AT = (256, 416)  # the model's own canvas in test_canvas_follows_picture_shape
+AT = (256, 416)  # an example of a model's own canvas, independent of OWN
 
 
 def of_shape(width: int, height: int) -> tuple[int, int]:
@@ -198,7 +198,7 @@ def test_image_files_keep_the_canvas_of_the_model(
 ) -> None:
     path = str(tmp_path / "square.png")
     assert cv2.imwrite(path, np.zeros((64, 64, 3), np.uint8))
-    monkeypatch.setattr(SourceReading, "open", None)  # no picture is decoded only for its size
+    monkeypatch.setattr(SourceReading, "open", None)  # a call to learn the size would fail
     for spec in (path, str(tmp_path)):
         assert SourceReading.of(make_config()).picture_size([spec]) is None
 

@@ -164,7 +164,7 @@ def test_jpegs_are_decoded_to_a_reduced_size_if_that_is_enough(tmp_path):
     assert abs(jpeg.image[25, 38].astype(int) - whole[102, 154]).max() <= 2
     assert png.reduced is None
     assert np.array_equal(png.decoded, whole)
-    assert set(sizes) == {(301, 203), (203, 301)}, "EXIF may rotate a picture"
+    assert set(sizes) == {(301, 203), (203, 301)}, "must ask for both: EXIF may rotate the picture"
     (note,) = notes
     assert note.startswith("1 picture decoded to 1/4 of the width and height")
 

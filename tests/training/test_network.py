@@ -131,7 +131,7 @@ def test_half_precision_convolution_has_the_gradients_of_torch(inputs, filters, 
 
 
 @pytest.mark.slow
-def test_orthogonal_matrices_have_singular_values_near_one():
+def test_orthogonalised_matrices_have_singular_values_near_one():
     torch.manual_seed(0)
     for shape in ((3, 8, 20), (3, 20, 8)):
         values = torch.linalg.svdvals(optimiser.orthogonalise(torch.randn(*shape)))

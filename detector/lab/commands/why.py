@@ -17,7 +17,7 @@ from detector.core.cli.printing import print_json, terminal
     ),
 )
 @click.argument("run", type=Files(), metavar="[RUN]", required=False)
-@click.option("--frame", metavar="N", type=click.IntRange(min=0), help="A frame, from 0.")
+@click.option("--frame", metavar="N", type=click.IntRange(min=0), help="Only frame N (first: 0).")
 @click.option(
     "--slowest",
     metavar="N",
@@ -27,9 +27,9 @@ from detector.core.cli.printing import print_json, terminal
 def command(run: str | None, frame: int | None, slowest: int | None, as_json: bool) -> None:
     """Explain the slow frames of a saved run.
 
-    Default: the newest in runs/. Print how long and for what each frame waited, the call that
-    delayed it, and the cause: garbage collection, another process on the core, the disk,
-    boxes, a key frame, the clock. Facts not recorded are listed; `profile --moments` records them.
+    Default: the newest in runs/. Print how long each frame waited and for what, the call that
+    delayed it, and the cause: garbage collection, no free core, the disk, many boxes, a key frame,
+    a slow CPU clock. Facts not recorded are listed; `profile --moments` records them.
     """
     from detector.core.errors import UsageError
     from detector.lab.session.read import newest_runs, read_session

@@ -101,7 +101,7 @@ def _note_unequal_classes(results: Sequence[Result]) -> list[str]:
     if len({frozenset(classes) for classes in scored}) < 2:
         return []
     numbers = ", ".join(str(len(classes)) for classes in scored)
-    return [f"the rows' figures are means over different classes ({numbers} of them)"]
+    return [f"the rows are means over different sets of classes (classes per row: {numbers})"]
 
 
 def _check_engines(configs: Sequence[Config]) -> None:

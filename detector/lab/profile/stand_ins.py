@@ -49,7 +49,7 @@ class RecordedRows:
 
     frames: list[Frame] = field(default_factory=list)
     rows: list[tuple[Image, Fit]] = field(default_factory=list)
-    outputs: list[Outputs] = field(default_factory=list)
+    outputs: list[Outputs] = field(default_factory=list)  # of full batches, if there are any
     candidates: list[Candidates] = field(default_factory=list)
     detections: list[Detections] = field(default_factory=list)
     between: dict[str, list[Detections]] = field(default_factory=dict)  # stage -> its results
@@ -80,7 +80,7 @@ def record_stages(parts: Parts, source: FrameSource) -> RecordedRows:
             for name, between in parts.between.items():
                 detections = between(frame, detections)
                 recorded.between.setdefault(name, []).append(detections)
-        if len(batch) == size or not recorded.outputs:  # full batches need outputs of full size
+        if len(batch) == size or not recorded.outputs:  # a partial batch is too short for others
             recorded.outputs.append(outputs)
         if len(batch) < size:
             break
@@ -153,8 +153,8 @@ def _copy_rows(recorded: Sequence[tuple[Image, Fit]]) -> Callable[[AnyPicture, I
 
 
 class CachedSource:
-    """Returns recorded frames in rotation, with times at the interval of the first two. Each BGR
-    picture is copied, so that drawing does not change the recording."""
+    """Returns recorded frames in rotation. Times rise evenly, by the interval between the first two
+    recorded frames. Each BGR picture is copied, so that drawing does not change the recording."""
 
     def __init__(self, info: SourceInfo, recorded: Sequence[Frame], count: int) -> None:
         self.info = info

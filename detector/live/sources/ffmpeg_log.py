@@ -33,7 +33,7 @@ _DAMAGE = re.compile(
 PROBE = "test message of detect-video"
 _lock = threading.Lock()
 _open = 0  # number of threads that need the log
-_level: int | None = None  # the user's log level while ``_open``; None: no logging
+_level: int | None = None  # the user's level, saved while ours is set; None: FFmpeg's log was off
 _skips_repeated = True
 _watchers: dict[int, Callable[[str], None]] = {}  # thread -> ``handle``
 

@@ -21,7 +21,7 @@ def test_row_that_contradicts_all_others_is_an_error_with_its_line() -> None:
         assert (found.severity, found.rows[0]) == (severity, "line 4: b")
 
 
-def test_less_exact_row_is_not_called_faster_if_it_is_slower() -> None:
+def test_lower_precision_is_flagged_only_if_it_is_faster() -> None:
     for fps, is_faster in (("20.0", False), ("30.0", True)):
         table = f"engine,precision,FPS\nort,fp32,25.0\nort,int8,{fps}\n"
         assert ("accuracy-not-checked" in rules_of(of_text(table))) == is_faster
@@ -154,7 +154,7 @@ $p99$ Latency | Throughput (FPS) |
 | Tracking (DeepSORT) | 25 | - |
 | **Total Pipeline** | **~400** | **2.5** |
 """,
-        set(),  # the parts add up to 360, but the table gives its total as about 400
+        set(),  # no finding: the parts add up to 360, but "~400" is approximate
     ),
     "torch2trt on a data centre GPU, with units": (
         """
@@ -203,7 +203,7 @@ def test_published_parameter_counts_are_the_same_as_in_our_catalogue() -> None:
     [("0.0664", False), ("0.1327", True), ("0.2654", False), ("0.5308", True)],
 )
 def test_first_layer_reveals_flops_labelled_as_macs(printed: str, flagged: bool) -> None:
-    """The figures are MACs and FLOPs of 24 filters of 3x3 on 3 channels: stride 2, then 1."""
+    """24 3x3 filters on 3 channels: MACs and FLOPs at stride 2, then MACs and FLOPs at stride 1."""
     text = CLEAN["a first layer whose figure is too coarse to tell MACs from FLOPs"]
     text = text.replace("0.01", printed).replace("100x100", "640x640")
     assert ("mac-or-flop" in rules_of(of_text(text))) == flagged

@@ -1,4 +1,4 @@
-"""The passes layers and roofline: figures add up, and missing ones have a reason."""
+"""The passes ``layers`` and ``roofline``: figures add up, and a missing figure has a reason."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def test_passes_give_the_reason_if_the_engine_has_no_layers(tmp_path):
 
 @pytest.mark.slow
 def test_layers_are_timed_with_the_threads_of_the_run(tmp_path):
-    """By default, an engine with a single request uses all cores. Its layers would then be faster
-    than the peak that was measured with one thread."""
+    """The pass opens the engine with one request. By default, that request would use all cores, and
+    layers would be faster than the peak, which is measured with the run's threads."""
     folder = ran(tmp_path, engine="ort", frames=2, concurrency=2)
     plain = read_session(folder)
     config = resolve_config(None, {"engine": "ort", "concurrency": 2})

@@ -194,7 +194,7 @@ def test_thread_that_never_ran_has_no_bar():
 
 
 def test_uncalled_stage_adds_no_thread():
-    """``annotate`` did not run. It must not turn the writer's name into "2 workers"."""
+    """``annotate`` did not run. If its thread "" counted, the writer's bar would be "2 workers"."""
     stages, threads = DOCUMENT["stages"], DOCUMENT["threads"]
     assert stages["annotate"]["thread"] == ""
     text = printed_briefly(
@@ -226,7 +226,7 @@ def test_run_on_pictures_shows_no_bottleneck():
     assert "end to end" in text
 
 
-def test_word_written_is_used_only_with_picture_outputs():
+def test_frames_count_as_written_only_in_videos_or_pictures():
     for outputs, word in (
         ({}, "detected"),
         ({"jsonl": "x.jsonl", "crops": "x/"}, "detected"),
@@ -357,7 +357,7 @@ def test_what_if_shows_gains_with_intervals_and_warnings():
         for name in ("infer free", "read free", "overlap off")
     }
     assert rows["infer free"] == "infer free +53.8% +48.0% +56.0% 62 16"
-    # If a round was slower, the range is shown instead of a gain.
+    # Some rounds were faster and some slower than the unchanged run: "no clear gain".
     assert rows["read free"].endswith("gain -2.0% +4.0% 40 25")
     assert rows["overlap off"].startswith("overlap off -45.0% -47.0% -43.0%")
     assert "unreliable: 24 frames are few" in lines

@@ -92,7 +92,7 @@ def _main_branch(evidence: Evidence, branches: list[Bound]) -> Bound:
     names = ", ".join(branch.outputs[0] for branch in branches)
     raise ModelError(
         f"{evidence.graph.name}: has {len(branches)} outputs of the same shape ({names}); one may "
-        f"be for training only: --family yolov9 uses the second; otherwise {evidence.advise()}"
+        f"be for training only; --family yolov9 uses the second; if not YOLOv9, {evidence.advise()}"
     )
 
 
