@@ -1,7 +1,5 @@
 """Peak rates of this machine: measuring, storing and checking them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
