@@ -4,8 +4,6 @@ Each graph is laid out as an exporter writes it. The picture's largest red, gree
 the scores (tests/models/exports.py), so boxes and scores are known.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import cv2

@@ -1,7 +1,5 @@
 """Blocks give the outputs of plain numpy code. Names of layers and counts of weights are right."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

@@ -1,8 +1,6 @@
 """The datasets of one run (COCO, YOLO labels, pictures, crops) agree. Every name in them leads to a
 file, and our readers return the same boxes."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

@@ -1,7 +1,5 @@
 """A watcher of a run: only the pictures that it wants are drawn."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import cv2

@@ -1,7 +1,5 @@
 """--save overlay: the source's own packets, and the subtitles that draw boxes over them."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from dataclasses import replace

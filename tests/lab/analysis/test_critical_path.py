@@ -1,7 +1,5 @@
 """The critical path of simulated runs with a known path, and of random graphs."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Test the page's pictures, events, figures and controls over a real socket."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
