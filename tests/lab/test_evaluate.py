@@ -1,7 +1,5 @@
 """Functions of ``eval`` that map classes, match labels to frames, and list a session per row."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from types import SimpleNamespace

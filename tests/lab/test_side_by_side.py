@@ -1,7 +1,5 @@
 """Comparing several models: their rows, the reference for each row's agreement, table formats."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

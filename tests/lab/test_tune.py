@@ -1,7 +1,5 @@
 """The search of ``tune`` with simulated speeds, and the real command."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from dataclasses import replace

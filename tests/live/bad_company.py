@@ -3,8 +3,6 @@
 A run must keep its rate, without using more memory, threads or descriptors, and end as usual.
 """
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator

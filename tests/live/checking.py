@@ -4,8 +4,6 @@
 and need an otherwise idle machine, so they are not tests.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import random

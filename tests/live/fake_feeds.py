@@ -1,7 +1,5 @@
 """A feed without a camera: the test decides which pictures arrive, and when."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter, deque
 from collections.abc import Callable

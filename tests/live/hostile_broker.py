@@ -3,8 +3,6 @@
 with hostile_broker("floods") as broker: broker.port, broker.connections
 """
 
-from __future__ import annotations
-
 import random
 import socket
 import struct

@@ -3,8 +3,6 @@
 Each run finds the files of the run before: partial recordings to finish, and old ones to remove.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

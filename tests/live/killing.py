@@ -6,8 +6,6 @@ the stream's packets and a boxes file, camera ``annotated`` records numbered pic
 the loss.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

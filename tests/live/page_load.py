@@ -3,8 +3,6 @@
 python -m tests.live.page_load PORT CAMERA REQUESTS    sends requests until standard input ends
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -10,8 +10,6 @@ counts arriving packets and drops some, by rules of nftables (``numgen random``)
     python -m tests.live.poor_network mjpeg ADDRESS
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import heapq

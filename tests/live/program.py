@@ -1,7 +1,5 @@
 """Run the program on a list of cameras, as a user does, and watch it through /proc."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

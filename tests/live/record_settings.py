@@ -1,7 +1,5 @@
 """Recording settings with defaults for tests."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from detector.live.config import RecordConfig

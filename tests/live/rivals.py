@@ -9,8 +9,6 @@ Each program has its own environment and is used as its documentation says:
 This command prints the result as JSON. PYTHON is the Python of the other program's environment.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

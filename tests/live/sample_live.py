@@ -1,7 +1,5 @@
 """A sample camera for the conformance tests. It sends pictures while it has a viewer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

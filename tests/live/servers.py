@@ -3,8 +3,6 @@
 with rtsp({"door": make_clip(folder)}) as server: server.url("door")
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Make camera streams (with PyAV), whose pictures show their own numbers, and single frames."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path

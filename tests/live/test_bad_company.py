@@ -1,7 +1,5 @@
 """Test runs with misbehaving peers; ``scripts/live_check broker`` and ``readers`` run longer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Test the lines that a live run prints about its cameras, on a clock that the test moves."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Test that options of cameras are refused for files, where alerts would never come."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

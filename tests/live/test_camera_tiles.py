@@ -1,7 +1,5 @@
 """Test tiles per camera."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Test how cameras are read from cameras.yaml and from addresses on the command line."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Test which picture is next, how long a batch waits and what is counted, on a fake clock."""
 
-from __future__ import annotations
-
 import pytest
 
 from detector.core.timeline.spans import OffTrack

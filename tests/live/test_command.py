@@ -1,7 +1,5 @@
 """Test the command with real servers: RTSP, and multipart JPEG with a clock in its pictures."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

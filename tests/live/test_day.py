@@ -4,8 +4,6 @@ Once an hour a person crosses a line. The real collector, stages, outputs, event
 called in turn in one thread, so that a day takes no time.
 """
 
-from __future__ import annotations
-
 import csv
 import gc
 import json

@@ -1,7 +1,5 @@
 """Test ages, capacity, masks and the figures of a run, on a fake clock."""
 
-from __future__ import annotations
-
 import re
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier

@@ -1,7 +1,5 @@
 """Test the pictures and events that the hub gives to viewers, on a clock that the test moves."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Test JPEGs in malformed multipart streams, and still pictures that are requested repeatedly."""
 
-from __future__ import annotations
-
 import io
 import itertools
 from random import Random

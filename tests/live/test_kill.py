@@ -1,7 +1,5 @@
 """Test kill -9 while recording; ``scripts/live_kill`` repeats it and measures the seconds lost."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Test files played in a loop as cameras, on a clock that the test moves."""
 
-from __future__ import annotations
-
 import threading
 from itertools import pairwise
 from pathlib import Path

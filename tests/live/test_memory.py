@@ -1,7 +1,5 @@
 """Test the memory figures of a live run, on a fake clock."""
 
-from __future__ import annotations
-
 import mmap
 import os
 

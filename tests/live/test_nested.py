@@ -1,7 +1,5 @@
 """Test requests to a second host that a playlist names. Both hosts' servers log every request."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Test network feeds on real servers at 127.0.0.1, and their errors."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

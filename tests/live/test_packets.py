@@ -1,7 +1,5 @@
 """Test which packets a feed's queue drops, which pictures its slot drops, and the reasons."""
 
-from __future__ import annotations
-
 from collections import Counter
 from fractions import Fraction
 from types import SimpleNamespace

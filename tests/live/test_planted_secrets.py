@@ -1,7 +1,5 @@
 """Test that no output of a live run contains secrets from its addresses and options."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

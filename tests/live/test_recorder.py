@@ -1,7 +1,5 @@
 """Test the recorder's thread, its folder, leftovers of killed runs, full disks and retention."""
 
-from __future__ import annotations
-
 import io
 import os
 import shutil

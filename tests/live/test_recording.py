@@ -1,7 +1,5 @@
 """Test that recordings contain the right pictures, which show numbers. No thread runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise

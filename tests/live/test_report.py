@@ -1,7 +1,5 @@
 """Test the table that a live run prints on a terminal: content and width."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,7 +1,5 @@
 """Test that each picture and its detections go to the outputs of its camera."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Test rows of cameras: days, restarts, kills and full disks, on clocks that the test sets."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

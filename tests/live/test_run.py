@@ -1,7 +1,5 @@
 """Test whole live runs in this process, with fake cameras, the null engine and real files."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Test the boxes files (.ass) of recordings: what they contain, and when they are written."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

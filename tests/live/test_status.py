@@ -1,7 +1,5 @@
 """Test a feed's states and counts, on a clock that the test sets."""
 
-from __future__ import annotations
-
 import pytest
 
 from detector.live.sources.base import CONNECTING, ENDED, LIVE, STALLED, WAITING

@@ -1,7 +1,5 @@
 """Test --save tracks for cameras: folders per day, restarts and unwritable folders."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

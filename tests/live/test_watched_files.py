@@ -1,7 +1,5 @@
 """Test how the page shows runs of files: names, progress, rates and drawn pictures."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace

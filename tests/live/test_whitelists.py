@@ -3,8 +3,6 @@
 Some sources below use only allowed protocols, so only the list of formats refuses them.
 """
 
-from __future__ import annotations
-
 import base64
 import socket
 import threading

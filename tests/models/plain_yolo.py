@@ -3,8 +3,6 @@
 Tests compare the graphs with these blocks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

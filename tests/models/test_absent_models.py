@@ -1,7 +1,5 @@
 """The advice for a missing model."""
 
-from __future__ import annotations
-
 import pytest
 
 from detector.core.errors import ModelError

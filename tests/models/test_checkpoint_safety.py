@@ -1,7 +1,5 @@
 """Reading a checkpoint runs none of its code; dangerous and damaged files are refused."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import subprocess

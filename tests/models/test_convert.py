@@ -1,7 +1,5 @@
 """Graphs in half precision: one float type per node, unchanged outputs, known roundings."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

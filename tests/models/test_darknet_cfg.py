@@ -1,7 +1,5 @@
 """A bad cfg is refused with its path and line, what is wrong, and what would be right."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

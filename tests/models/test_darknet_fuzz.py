@@ -1,7 +1,5 @@
 """Damaged cfg and weights quickly give a ModelError of one line, or a valid network."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

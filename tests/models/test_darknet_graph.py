@@ -1,7 +1,5 @@
 """The graph gives the same as plain code. Its names, shapes, parameters and MACs are known."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Decoded outputs agree with another implementation, OpenCV's DNN."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

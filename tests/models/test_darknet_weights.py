@@ -1,7 +1,5 @@
 """A weights file is read to its end, or refused in one line."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The list of front ends, and their options. Only the front end in use is imported."""
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import sys

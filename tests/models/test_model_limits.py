@@ -1,8 +1,6 @@
 """Limits against hostile model files are at least ten times what exporters write. One environment
 variable raises all of them, and every refusal names it."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import pytest

@@ -4,8 +4,6 @@ Each graph finds a box for every bright colour channel of the picture, at most t
 multiplies the boxes by a matrix, like the second stage of a two-stage detector.
 """
 
-from __future__ import annotations
-
 import json
 
 import cv2

@@ -1,7 +1,5 @@
 """Unusable ONNX files are refused in one line: what is wrong, and how to fix it."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext, suppress
 from pathlib import Path
 

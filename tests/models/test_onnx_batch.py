@@ -1,7 +1,5 @@
 """A file's fixed batch or size is changed only if the result is proved to be right."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

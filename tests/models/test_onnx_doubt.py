@@ -1,7 +1,5 @@
 """Impossible results end a run if the meaning of the file's outputs is not proved."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 import onnx

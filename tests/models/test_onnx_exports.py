@@ -1,8 +1,6 @@
 """What exporters write around a network: unsorted nodes, formulas for sizes, inputs for the
 picture's size. A file with any of these gives the same boxes as one without."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every output layout is recognised, run and decoded. Small graphs have known answers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Detectors with an output per stride, compared with plain arithmetic or OpenCV."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 import onnxruntime

@@ -1,7 +1,5 @@
 """Node names of other exporters are changed to fit our rule; metadata is never executed."""
 
-from __future__ import annotations
-
 import onnx
 import pytest
 

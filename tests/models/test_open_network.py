@@ -1,7 +1,5 @@
 """Open a model by path or by name, with its class names, or report that it is missing."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

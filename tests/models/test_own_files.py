@@ -1,7 +1,5 @@
 """Files written by ``build`` need no option besides --model FILE, and keep their model's head."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 

@@ -1,7 +1,5 @@
 """TensorRT plans. If their output shapes fit several heads, Ultralytics' header decides."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``models pull`` from a local server: whole, interrupted, resumed, wrong and missing files."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from pathlib import Path

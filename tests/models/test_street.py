@@ -1,7 +1,5 @@
 """The packaged model street: its files, its input and what it detects."""
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

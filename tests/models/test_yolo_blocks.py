@@ -1,7 +1,5 @@
 """Blocks give the outputs of plain numpy code. Names of layers and counts of weights are right."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
+from detector.core.models import catalogue
 from detector.core.models.formats.yolo.blocks import BLOCKS, Design
 from detector.core.models.formats.yolo.description import parse_description
 from detector.core.models.formats.yolo.random_numbers import RandomNumbers
@@ -335,18 +334,11 @@ def test_architecture_and_graph_have_the_same_counts(name):
         for tensor in graph.initializer
         if tensor.name.endswith((".weight", ".bias"))
     )
-    architecture = Design(
-        parse_description(yaml.safe_load(packaged_text(name)), name)
-    ).architecture(64, 96)
+    values = yaml.safe_load((catalogue.folder() / "yolo" / f"{name}.yaml").read_text())
+    architecture = Design(parse_description(values, name)).architecture(64, 96)
     assert network.parameters_fused == architecture.parameters_fused == stored
     assert network.macs == architecture.macs == count_macs(network.graph)
     assert network.parameters == architecture.parameters
-
-
-def packaged_text(name: str) -> str:
-    from detector.core.models.catalogue import folder
-
-    return (folder() / "yolo" / f"{name}.yaml").read_text()
 
 
 @pytest.mark.slow

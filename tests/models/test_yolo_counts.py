@@ -5,8 +5,6 @@ counts. Sources: the tables of YOLOv5's releases (fused parameters in M, GFLOPs 
 YOLOv7 paper (arXiv 2207.02696, table 2), where w6, e6 and e6e run at 1280.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

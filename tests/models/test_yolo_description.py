@@ -1,7 +1,5 @@
 """Descriptions of impossible networks are refused in one line, which names file and layer."""
 
-from __future__ import annotations
-
 import pytest
 import yaml
 

@@ -1,7 +1,5 @@
 """Checkpoints, state dicts, safetensors files and descriptions are read, or refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Decoded outputs of YOLOv5n and YOLOv7-tiny equal those of the original code (REFERENCE.md)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """YOLO-NAS exported by super-gradients: lists whose shapes cannot be inferred, and raw rows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import TensorProto

@@ -1,7 +1,5 @@
 """A second run of the same input is refused before its engine starts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

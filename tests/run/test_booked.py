@@ -1,7 +1,5 @@
 """With two requests in flight, the CPU time of engine threads is divided among inferences."""
 
-from __future__ import annotations
-
 import json
 import sys
 

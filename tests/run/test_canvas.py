@@ -1,7 +1,5 @@
 """The canvas (the network's input size) follows the shape of files, cameras and batch items."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Child processes: their messages, how they end, and how an unexpected end is described."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from dataclasses import dataclass

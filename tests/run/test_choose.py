@@ -1,7 +1,5 @@
 """How ``auto`` uses the records that ``compare --use`` and ``tune --use`` write."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """The datasets of one run (COCO, YOLO labels, pictures, crops) agree. Every name in them leads to a
 file, and our readers return the same boxes."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter
@@ -52,12 +50,6 @@ def names_in(source: Any) -> list[str]:
     return [image["file_name"] for image in read(source.outputs["coco"])["images"]]
 
 
-def ultralytics_label(picture: Path) -> Path:
-    """Return where Ultralytics searches a picture's labels: the last /images/ becomes /labels/."""
-    before, _, after = str(picture).rpartition("/images/")
-    return Path(f"{before}/labels/{after}").with_suffix(".txt")
-
-
 def check_names_lead_to_files(outputs: dict[str, str]) -> int:
     """Check that every name in a dataset leads to its file, and return the number of pictures."""
     coco = Path(outputs["coco"])
@@ -72,7 +64,9 @@ def check_names_lead_to_files(outputs: dict[str, str]) -> int:
         picture = coco.parent / image["file_name"]
         size = cv2.imdecode(np.fromfile(picture, np.uint8), 1).shape[:2]
         assert size == (image["height"], image["width"])
-        labels = ultralytics_label(picture.absolute())
+        # Ultralytics searches for the labels where the last /images/ becomes /labels/.
+        before, _, after = str(picture.absolute()).rpartition("/images/")
+        labels = Path(f"{before}/labels/{after}").with_suffix(".txt")
         assert len(labels.read_text().splitlines()) == boxes[number]
     labels = {file.stem for file in Path(outputs["yolo"]).rglob("*.txt")} - {"classes"}
     assert labels == {picture.stem for picture in pictures}

@@ -1,7 +1,5 @@
 """External disturbances of a run, read from the kernel's files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

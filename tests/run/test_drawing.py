@@ -1,7 +1,5 @@
 """Options of drawing, from the configuration to written and streamed pictures."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The facts about the machine and the program in a session."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

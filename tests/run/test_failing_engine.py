@@ -2,8 +2,6 @@
 rows.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from detector.core.config.levels import resolve_config

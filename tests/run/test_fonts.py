@@ -1,7 +1,5 @@
 """--font: invalid fonts are refused early, and class names that lack glyphs are noted."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

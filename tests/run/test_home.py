@@ -1,7 +1,5 @@
 """A run writes only a key into HOME, and an unwritable HOME does not stop it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Limits of the system: errors name them, and runs that cannot work within them are refused."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

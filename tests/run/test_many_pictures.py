@@ -1,7 +1,5 @@
 """Pictures given by name, by pattern or among videos: sources, outputs and reduced decoding."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

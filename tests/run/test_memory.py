@@ -1,7 +1,5 @@
 """A run that can never fit into memory is refused before an engine is opened."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import pytest

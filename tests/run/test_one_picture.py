@@ -1,7 +1,5 @@
 """Names of outputs: one picture is written to one file, several to a folder."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import cv2

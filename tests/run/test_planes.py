@@ -1,7 +1,5 @@
 """Runs that read YUV planes: no conversion to BGR, the same detections, better colours."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """--rect: input shapes, equality with runs of single pictures, open engines, and refusals."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Outputs with default names: a run with the same settings replaces them, any other keeps them."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

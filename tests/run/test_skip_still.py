@@ -1,7 +1,5 @@
 """--skip-still, with a clip of two still periods."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """--tiles, from the command line to the rows."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """--start and --duration: which frames are read, and invalid times."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from pathlib import Path
 

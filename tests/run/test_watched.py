@@ -1,7 +1,5 @@
 """A watcher of a run: only the pictures that it wants are drawn."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import cv2
@@ -32,13 +30,6 @@ class EverySecondFrame:
         self.counts.append(len(detections))
 
 
-def source_pictures(count: int) -> list[np.ndarray]:
-    video = cv2.VideoCapture(STREET)
-    pictures = [video.read()[1] for _ in range(count)]
-    video.release()
-    return pictures
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("sync", [False, True])
 def test_picture_is_drawn_only_if_the_watcher_wants_it(tmp_path, sync):
@@ -50,8 +41,6 @@ def test_picture_is_drawn_only_if_the_watcher_wants_it(tmp_path, sync):
     assert result.exit_code == 0
     assert watcher.requests == [STREET] * 4
     assert min(watcher.counts) > 0
-    drawn = [
-        not np.array_equal(shown, raw)
-        for shown, raw in zip(watcher.pictures, source_pictures(4), strict=True)
-    ]
+    video = cv2.VideoCapture(STREET)
+    drawn = [not np.array_equal(shown, video.read()[1]) for shown in watcher.pictures]
     assert drawn == [True, False, True, False]

@@ -1,7 +1,5 @@
 """A source's audio, subtitles, data tracks, tags and time code are copied into the outputs."""
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Crops: their names and content. They show no drawn box, and blurred objects only blurred."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cv2

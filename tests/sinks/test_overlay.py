@@ -1,7 +1,5 @@
 """--save overlay: the source's own packets, and the subtitles that draw boxes over them."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from dataclasses import replace
@@ -211,15 +209,6 @@ def test_suffix_mkv_selects_the_overlay_only_if_save_names_it() -> None:
     assert sinks.find_by_suffix(".mp4", ["overlay"]) is sinks.find("video")
 
 
-def attachments(path: Path) -> dict[str, bytes]:
-    with av.open(str(path)) as container:
-        return {
-            stream.metadata["filename"]: bytes(stream.data)
-            for stream in container.streams
-            if stream.type == "attachment"
-        }
-
-
 def test_label_font_is_attached(clip: Path, tmp_path: Path) -> None:
     pytest.importorskip("PIL", reason="machine: Pillow is not installed")
     from detector.core.stages.font import Font
@@ -227,7 +216,9 @@ def test_label_font_is_attached(clip: Path, tmp_path: Path) -> None:
     data = make_font({"a": 300})
     style = Style(font=Font(data))
     save(clip, tmp_path / "x.mkv", style=style, input={"frames": 2})
-    assert attachments(tmp_path / "x.mkv")["labels.ttf"] == data
+    with av.open(str(tmp_path / "x.mkv")) as container:
+        (font,) = (stream for stream in container.streams if stream.type == "attachment")
+        assert (font.metadata["filename"], bytes(font.data)) == ("labels.ttf", data)
 
 
 def render_frames(path: Path, plain: Path, number: int, folder: Path) -> tuple[Any, Any]:

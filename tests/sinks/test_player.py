@@ -1,7 +1,5 @@
 """--save player: a single page that contains the rows and plays the source's own video."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """JSONL and CSV: content of the lines, and which lines remain after a kill or on a full disk."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """The index of tracks: which picture of a track is kept, when it is written, and its name."""
 
-from __future__ import annotations
-
 import base64
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """WebM, AVI, GIF, MPEG-TS and FLV videos: frames, times, colours and options."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The annotated video, read by ffprobe, ffmpeg and PyAV."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path

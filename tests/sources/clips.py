@@ -1,7 +1,5 @@
 """Small videos and pictures, written for the tests, and helpers to read and damage them."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

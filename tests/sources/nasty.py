@@ -1,8 +1,6 @@
 """Small clips, each with one property that readers get wrong. Real clips in the folder of shared
 data have the same names and properties, and mostly the same numbers of frames."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Addresses that are read, and others that are refused without showing their secrets."""
 
-from __future__ import annotations
-
 import pytest
 
 from detector.core.errors import UsageError

@@ -1,7 +1,5 @@
 """The server's response decides the kind of an address. If no server responds, the name decides."""
 
-from __future__ import annotations
-
 import socket
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sources whose clock does not begin at 0: --start counts from the first timestamp."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

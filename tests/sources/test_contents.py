@@ -1,7 +1,5 @@
 """A file's content, not its name, decides how it is read."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Pictures with more than 8 bits per sample, alpha or several pages: pixels and notes."""
 
-from __future__ import annotations
-
 import struct
 from itertools import accumulate
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The first bytes of a packet tell which field of a frame it contains."""
 
-from __future__ import annotations
-
 import random
 
 import av

@@ -1,7 +1,5 @@
 """The bytes of a key frame tell what it promises about later frames."""
 
-from __future__ import annotations
-
 import av
 import pytest
 

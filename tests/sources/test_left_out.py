@@ -1,7 +1,5 @@
 """Other files in a folder or pattern of pictures: videos are read, the rest is noted."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

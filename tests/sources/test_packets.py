@@ -1,7 +1,5 @@
 """Packets for which the decoder returned no frame."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import av

@@ -1,7 +1,5 @@
 """The size that a picture's header claims is known before the picture is decoded."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 import pytest

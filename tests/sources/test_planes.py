@@ -1,7 +1,5 @@
 """Videos are read as YUV planes, or as BGR for a stated reason. All readers give equal frames."""
 
-from __future__ import annotations
-
 import gc
 from fractions import Fraction
 from functools import partial

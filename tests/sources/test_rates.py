@@ -1,7 +1,5 @@
 """Frame rates of raw streams: from their header, or guessed with a note."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from pathlib import Path
 

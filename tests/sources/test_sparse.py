@@ -1,7 +1,5 @@
 """Sparse decoding: frames that a stride skips are not decoded. Other frames stay the same."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import av

@@ -1,7 +1,5 @@
 """Which packets count as bad, and which pictures as corrupt."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

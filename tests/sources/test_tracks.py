@@ -1,7 +1,5 @@
 """Files with several video tracks: which one is used, what we note, and how to choose another."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

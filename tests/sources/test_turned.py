@@ -1,7 +1,5 @@
 """Pictures of a video that state their own orientation: in EXIF, or in H.264's SEI message."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files of web servers: the same frames as local files, broken connections, logins, playlists."""
 
-from __future__ import annotations
-
 import gzip
 import subprocess
 import threading

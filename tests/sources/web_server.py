@@ -3,8 +3,6 @@
 with web_server() as web: web.put("/clip.mp4", data)
 """
 
-from __future__ import annotations
-
 import base64
 import re
 import ssl

@@ -1,7 +1,5 @@
 """Boxes and labels are readable and at the right places, and nothing else changes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

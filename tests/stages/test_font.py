@@ -1,7 +1,5 @@
 """Labels drawn with a font file: letters of any script, in reading order."""
 
-from __future__ import annotations
-
 import unicodedata
 from types import SimpleNamespace
 

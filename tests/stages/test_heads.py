@@ -1,7 +1,5 @@
 """Heads that decode maps with anchors (darknet's and YOLOv5's), compared with plain loops."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable

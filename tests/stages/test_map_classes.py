@@ -1,7 +1,5 @@
 """Classes are mapped before NMS."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from detector.core.stages.nms import map_classes, nms

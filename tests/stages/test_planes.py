@@ -1,7 +1,5 @@
 """Resizing and drawing in YUV planes, compared with the same operations in BGR."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Readings of outputs, compared with plain loops and with numbers worked out by hand."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Which frames count as still, and which detections they repeat."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Tiles of a picture, and the merging of their detections."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

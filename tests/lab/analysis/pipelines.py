@@ -4,8 +4,6 @@ The times depend only on earlier batches, so one pass over the batches is enough
 ``test_real_run_obeys_the_graph`` checks the same rules against real runs of the loop.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

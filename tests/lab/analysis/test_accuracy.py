@@ -1,7 +1,5 @@
 """Compare eval's figures, by faster-coco-eval, with our own evaluator and calculations by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

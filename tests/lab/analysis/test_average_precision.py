@@ -1,7 +1,5 @@
 """Average precision, recall, precision and intervals, on cases computed by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

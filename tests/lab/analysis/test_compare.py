@@ -1,7 +1,5 @@
 """Comparisons of rounds with invented numbers, whose results are known exactly."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The critical path of simulated runs with a known path, and of random graphs."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 
@@ -38,13 +36,8 @@ from tests.properties import STEADY
 TICK = 1 / 1024
 
 
-def path_of(run_load):
-    graph = activity_graph(run_of(run_load), run_load.shape)
-    return graph, critical_path(graph)
-
-
 def shares_of_path(run_load) -> dict[str, float]:
-    _, path = path_of(run_load)
+    path = critical_path(activity_graph(run_of(run_load), run_load.shape))
     assert path.wall_ns > 0
     assert all(stage.wait_ns == 0 for stage in path.stages.values()), "hand-overs take no time"
     return {

@@ -1,7 +1,5 @@
 """The dependency table of a simulated run."""
 
-from __future__ import annotations
-
 import pytest
 
 from detector.lab.analysis.loop.activities import activity_graph

@@ -1,7 +1,5 @@
 """Queue depths of simulated runs."""
 
-from __future__ import annotations
-
 import pytest
 
 from detector.lab.analysis.loop.activities import FILLED, IN_FLIGHT, RESULTS, depths

@@ -1,7 +1,5 @@
 """Counts of detections over time, and the rows that they are read from."""
 
-from __future__ import annotations
-
 import json
 import os
 

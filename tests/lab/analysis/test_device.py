@@ -1,7 +1,5 @@
 """A GPU's busy and idle time, for intervals checked by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from detector.lab.analysis.layers import LAUNCHING, NO_REQUEST, WAITING, device_facts

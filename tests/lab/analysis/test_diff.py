@@ -1,7 +1,5 @@
 """A run is slower if the difference exceeds the noise. Beyond the limit it is a regression."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Summaries of the precisions in which layers were executed."""
 
-from __future__ import annotations
-
 import pytest
 
 from detector.core.analysis.summary import effect, executed, text

@@ -1,7 +1,5 @@
 """The parts of a frame's time."""
 
-from __future__ import annotations
-
 import pytest
 
 from detector.lab.analysis.loop.why import Explanation, RunEvidence

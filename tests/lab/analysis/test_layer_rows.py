@@ -1,7 +1,5 @@
 """Rows of layers: figures, sums, and the reasons for missing or deviating figures."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Comparing two runs during which other programs used different amounts of CPU time."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

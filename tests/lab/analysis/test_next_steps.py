@@ -1,7 +1,5 @@
 """The suggested next steps are commands that exist, with figures that were measured."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Layers under a roofline of 100 GFLOP/s and 10 GB/s, whose ridge is at 10 FLOPs per byte."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

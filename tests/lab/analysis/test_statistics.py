@@ -1,7 +1,5 @@
 """Verdicts on simulated noise, and statistics compared with published tables."""
 
-from __future__ import annotations
-
 import math
 from statistics import NormalDist
 

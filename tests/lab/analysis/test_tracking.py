@@ -1,7 +1,5 @@
 """HOTA, IDF1, MOTA, switches and fragmentations, checked against TrackEval and by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

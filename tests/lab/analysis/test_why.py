@@ -1,7 +1,5 @@
 """Slow frames with planted causes, in simulated runs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

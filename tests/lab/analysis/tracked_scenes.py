@@ -1,7 +1,5 @@
 """Random scenes: labelled objects, and tracks with errors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

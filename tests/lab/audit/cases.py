@@ -1,7 +1,5 @@
 """Audit texts and files and return the findings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The audit handles any table: no rule raises, and no rule takes quadratic time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A run audits its own figures when it ends."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import replace

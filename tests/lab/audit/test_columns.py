@@ -1,7 +1,5 @@
 """Recognising columns by title, unit and cells."""
 
-from __future__ import annotations
-
 import pytest
 
 from detector.lab.audit import columns as kinds

@@ -1,7 +1,5 @@
 """The audit flags all mistakes in the numbers of five reports (docs/founding-studies.md)."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

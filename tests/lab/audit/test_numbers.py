@@ -1,7 +1,5 @@
 """Numbers as people write them, with the interval that rounding leaves."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Reading tables from untrusted files."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """Tables of plain text, as terminals and logs show them."""
 
-from __future__ import annotations
-
 import pytest
 
 from detector.core.errors import SourceError

@@ -1,8 +1,6 @@
 """Correct tables have no errors or warnings; public tables have findings that can be checked by
 hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from detector.core.models import catalogue

@@ -1,7 +1,5 @@
 """``audit``: exit codes, JSON keys and malformed input."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``compare`` with real processes, a real clip, and variants that fail in many ways."""
 
-from __future__ import annotations
-
 import json
 import signal
 from importlib.util import find_spec

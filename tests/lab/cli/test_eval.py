@@ -1,7 +1,5 @@
 """``eval``: accuracy and speed of one run, detections that sinks wrote, gates, bad input."""
 
-from __future__ import annotations
-
 import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path

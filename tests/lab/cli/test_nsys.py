@@ -1,7 +1,5 @@
 """The real Nsight Systems records the real command. Debian's packages of it need no GPU."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """``profile``, ``report`` and ``diff`` as commands, on the packaged model."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """``why`` on real sessions, with and without results of profile's pass ``moments``."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """``compare --where`` names planted faults by stage and kind, and raises no false alarms."""
 
-from __future__ import annotations
-
 import json
 from contextlib import contextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Small labelled datasets with known boxes, in every format."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Matching the classes of a model to those of labels."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

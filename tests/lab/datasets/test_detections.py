@@ -1,7 +1,5 @@
 """Detections that the sinks wrote are read back. Wrong files raise one-line errors."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Labels in three formats are read as a Dataset. Errors in files are one line with the fix."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

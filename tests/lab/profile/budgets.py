@@ -1,7 +1,5 @@
 """Shorten passes that repeat a measurement for a time or a number of rounds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.conftest import CHECKOUT

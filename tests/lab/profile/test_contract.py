@@ -1,7 +1,5 @@
 """A pass of ``profile`` is one file. Test how it is found and imported, and its stored record."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

@@ -1,7 +1,5 @@
 """The layers' FLOPs, compared with torch's counter for batches of 1 and 4."""
 
-from __future__ import annotations
-
 import csv
 import io
 from dataclasses import replace

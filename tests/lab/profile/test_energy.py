@@ -2,8 +2,6 @@
 time, and the reasons for missing figures.
 """
 
-from __future__ import annotations
-
 import csv
 import itertools
 import os

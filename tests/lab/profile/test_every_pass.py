@@ -2,8 +2,6 @@
 These tests run nightly. In other runs, test_pinned.py runs every pass.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 

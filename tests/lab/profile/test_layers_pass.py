@@ -1,7 +1,5 @@
 """The passes ``layers`` and ``roofline``: figures add up, and a missing figure has a reason."""
 
-from __future__ import annotations
-
 import pytest
 
 from detector.core.config.levels import resolve_config

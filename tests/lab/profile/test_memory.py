@@ -1,7 +1,5 @@
 """Growth, peaks and thinning of memory samples."""
 
-from __future__ import annotations
-
 import os
 import sys
 from types import SimpleNamespace

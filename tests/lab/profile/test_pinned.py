@@ -5,8 +5,6 @@ encoding. A hook in ``engines.open`` records what each process opens. Therefore 
 checked without changes here.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Runs under perf, and reading the output of perf and cProfile."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The table of torch operators, compared with torch.profiler for batches of 1 and 4."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The pass what_if: the order of its runs, stand-ins with recorded results, and the whole pass."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise

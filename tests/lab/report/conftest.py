@@ -1,7 +1,5 @@
 """Fixtures: a browser, and the report of the module's session."""
 
-from __future__ import annotations
-
 import pytest
 
 from detector.lab.report.page import page

@@ -1,7 +1,5 @@
 """Sessions of short real runs, and invented results of passes for all sections of the report."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

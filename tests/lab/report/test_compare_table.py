@@ -1,7 +1,5 @@
 """The tables of a comparison in the terminal."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The tables and drawings of ``eval``."""
 
-from __future__ import annotations
-
 import io
 import xml.etree.ElementTree as ElementTree
 

@@ -1,7 +1,5 @@
 """The first screen of the report in a browser: main results, nothing cut off, escaped names."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

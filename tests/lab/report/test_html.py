@@ -2,8 +2,6 @@
 session's figures.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The output of ``profile``: a short form, and every table with -v."""
 
-from __future__ import annotations
-
 import io
 from types import SimpleNamespace
 

@@ -2,8 +2,6 @@
 times increase.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The page of --save tracks: links of its pictures, and damaged rows."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

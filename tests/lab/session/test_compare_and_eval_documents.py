@@ -1,7 +1,5 @@
 """The documents of compare and eval: kinds of result, and errors of damaged files."""
 
-from __future__ import annotations
-
 import pytest
 
 from detector.core.errors import UsageError

@@ -1,8 +1,6 @@
 """Read exports that the tests write in nsys's published schema: with all tables, with few tables,
 with damage, and with ranges of other programs."""
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3

@@ -1,7 +1,5 @@
 """The table of CUDA calls on the critical path, for calls with known times and for exports."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 

@@ -1,8 +1,6 @@
 """Real exports of Nsight Systems 2022.4.2, 2023.4.4 and 2024.2.3, written by scripts/nsys_check.
 A JSON file next to each export has the number of calls that the run's session counted."""
 
-from __future__ import annotations
-
 import json
 import lzma
 from pathlib import Path

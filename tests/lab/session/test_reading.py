@@ -1,7 +1,5 @@
 """Reading saved sessions, and the errors of damaged ones."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

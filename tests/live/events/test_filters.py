@@ -1,7 +1,5 @@
 """Test the filters of ``events:`` in cameras.yaml, alone and on two minutes of a busy road."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from datetime import datetime

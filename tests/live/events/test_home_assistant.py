@@ -1,7 +1,5 @@
 """Test that cameras become devices of Home Assistant, through a real broker."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

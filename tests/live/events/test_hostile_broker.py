@@ -3,8 +3,6 @@
 ``scripts/live_check broker`` tries them on whole runs.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

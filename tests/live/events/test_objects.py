@@ -1,7 +1,5 @@
 """Test events of single objects, for cameras whose objects have track ids."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Test webhook requests in a receiver's own format, such as the recipes of docs/live.md."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Test the rules of events: a class appears in 3 of 5 frames, and leaves after 2 s of absence."""
 
-from __future__ import annotations
-
 from itertools import chain
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A fake run that gives a hub the pictures and figures that a test sets."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

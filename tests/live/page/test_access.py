@@ -1,7 +1,5 @@
 """Test the token, sessions and login attempts, on a clock that the test moves."""
 
-from __future__ import annotations
-
 import pytest
 
 from detector.live.page.access import (

@@ -1,7 +1,5 @@
 """Test the address, token and certificate of --serve, and their errors."""
 
-from __future__ import annotations
-
 import ssl
 import subprocess
 import sys

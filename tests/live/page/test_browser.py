@@ -1,7 +1,5 @@
 """Test the page in a real browser: moving pictures, a lost camera, escaped text, small screens."""
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import replace

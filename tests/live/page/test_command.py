@@ -1,7 +1,5 @@
 """Test ``--serve`` on the command line, with a file as the source."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import threading

@@ -1,7 +1,5 @@
 """Test that page, API, metrics, MQTT, files and terminal show the same counts."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

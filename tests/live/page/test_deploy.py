@@ -1,7 +1,5 @@
 """Test that deploy/ and docs/deploy.md match each other and the program's options and metrics."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Test the guard without a server: the largest accepted requests, and the next larger ones."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 

@@ -3,8 +3,6 @@
 The author of a model file chooses the names that page, report, events, rows and terminal show.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """Test the list and download of recordings: which files are allowed, and byte ranges."""
 
-from __future__ import annotations
-
 import pytest
 
 from detector.live.page.recordings import find_recording, list_recordings

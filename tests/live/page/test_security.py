@@ -1,7 +1,5 @@
 """Test each attack in the table of docs/live.md, and the headers of every response."""
 
-from __future__ import annotations
-
 import json
 import socket
 from contextlib import suppress

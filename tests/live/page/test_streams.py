@@ -1,7 +1,5 @@
 """Test the page's pictures, events, figures and controls over a real socket."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
@@ -30,10 +28,6 @@ from tests.live.page.fake_run import FakeRun, show_pictures, stream
 from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.net
-
-
-def width_of(data: bytes) -> int:
-    return cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR).shape[1]
 
 
 def test_streams_document_has_the_figures_of_all_cameras(served):
@@ -66,7 +60,7 @@ def test_a_snapshot_is_the_next_picture(served, monkeypatch):
         second = served.client.ask("/api/streams/door/snapshot.jpg")
     assert first.headers["content-type"] == "image/jpeg"
     assert int(second.headers["x-number"]) > int(first.headers["x-number"])
-    assert width_of(second.body) == 320
+    assert cv2.imdecode(np.frombuffer(second.body, np.uint8), cv2.IMREAD_COLOR).shape[1] == 320
     assert first.headers["cache-control"] == "no-store"
 
 

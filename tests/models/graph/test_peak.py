@@ -1,7 +1,5 @@
 """The peak memory of a graph's tensors."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from detector.core.models.graph.build import GraphBuilder, peak_bytes

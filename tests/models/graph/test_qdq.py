@@ -1,7 +1,5 @@
 """Q/DQ graphs of all kinds have the right scales, and some nodes stay float."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Ranges of tensors: exact for minmax, and without outliers for percentile."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Units of nodes that become int8 together, and the share of a network that stays float."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Tiny networks for the tests of int8, with outputs that are easy to compute by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

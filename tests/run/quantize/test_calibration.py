@@ -1,7 +1,5 @@
 """A run in int8 calibrates once and reuses the result. Errors name the command to type."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json

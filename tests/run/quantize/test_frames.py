@@ -1,7 +1,5 @@
 """Calibration frames are spread over the source. Every second one is held out."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

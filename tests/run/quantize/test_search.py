@@ -1,7 +1,5 @@
 """The search for layers that must stay float, with known results and stand-ins for graphs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
