@@ -152,6 +152,8 @@ def test_process_refuses_a_camera_or_custom_tracker_or_unknown_suffix(tmp_path):
         for call, message in (
             (lambda: detector.process("rtsp://10.0.0.5/x"), "a camera, but this needs a file"),
             (lambda: followed.process(CLIP), "built-in tracker"),
+            (lambda: detector.process(CLIP, track=tracker), "built-in tracker"),
+            (lambda: detector.process("x.mp4", track=True), "x.mp4: no such file"),
             (lambda: detector.process(CLIP, callback=lambda *_: 1, output="/dev/null"), "callback"),
             (lambda: detector.process(CLIP, tmp_path / "out.xyz"), "cannot write .xyz"),
         ):
@@ -200,6 +202,9 @@ def test_stream_of_an_invalid_source_is_refused(source):
         ({"conf": 3}, "conf: "),
         ({"max_det": 0}, "max_det: "),
         ({"size": "abc"}, "size=abc: "),
+        ({"size": (640, 384)}, "write it as 640x384 (width, height)"),
+        ({"zones": [(0, 9), (9, 9)]}, 'write it as {"lines": '),
+        ({"region": [(0, 9), (9, 9)]}, 'use zones={"lines": '),
         ({"device": "x"}, "device=x: "),
         ({"classes": ["xx"]}, "classes=xx: "),
         ({"names": "/none"}, "/none: "),

@@ -367,14 +367,16 @@ class Detector(AnswersAttributes):
 
         _refuse_closed(self._closed)
         _refuse_unknown(options, "process", FOR_PROCESS)
-        if self._tracker is not None:
+        track, own = _parse_tracker(options.get("track", self._flags["track"]))
+        if own or self._tracker is not None:
             raise UsageError("process() needs a built-in tracker; give its name to track")
 
         def call(frame: Frame, found: types.Detections) -> None:
             if callback and callback(frame, Detections.wrap(found)) is not None:
                 raise UsageError("callback: the video is written; for own pictures use stream()")
 
-        flags = {**self._flags, **options, "output": None if output is None else os.fspath(output)}
+        flags = {**self._flags, **options, "track": track}
+        flags["output"] = None if output is None else os.fspath(output)
         measured = self._as_measured
         hooks = Hooks(detected=call, measured=measured, timed=measured, tuned=measured)
         with python_words(FOR_PROCESS):

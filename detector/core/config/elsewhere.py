@@ -82,7 +82,8 @@ IN_PYTHON = {
     "show": "use found.plot(), which returns the picture with its boxes",
     "verbose": "not needed; Detector prints nothing",
     "stream": "use detector.stream(source) for videos and cameras",
-    "save_txt": "use found.to_dict() or found.to_df() for the values",
+    "save_txt": 'use process(source, save=["yolo"]), or found.to_df() for the values',
+    "region": 'use zones={"lines": {"a": [[0, 9], [9, 9]]}}, with your points (x, y)',
 }
 # Attribute of other libraries' detectors, results and streams -> what to write instead.
 OF_DETECTORS = {

@@ -162,6 +162,7 @@ _KINDS = {
     bool: "true or false",
     tuple: "a list of words",
 }
+_WRITTEN = {"size": "640x384 (width, height)", "zones": '{"lines": {"a": [[0, 9], [9, 9]]}}'}
 _UNITS = {"GB": "GB", "DAYS": "days", "MIN": "minutes", "S": "seconds"}  # metavar -> unit
 
 
@@ -193,6 +194,7 @@ def read_value(where: str, leaf: dataclasses.Field[Any], value: Any) -> Any:
     except (TypeError, ValueError, OverflowError):
         unit = _UNITS.get(leaf.metadata["metavar"])
         hint = f"; write it in {unit}, without the unit" if unit and kind is float else ""
+        hint = f"; write it as {_WRITTEN[leaf.name]}" if leaf.name in _WRITTEN else hint
         raise UsageError(f"{where}: {quote(value)} is not {_KINDS[kind]}{hint}") from None
     if value == leaf.default:
         return value
