@@ -6,10 +6,10 @@
     PREFIX/manifest.sqlite     copied from this machine every minute and at the end
     PREFIX/failures.jsonl      copied at the same times
 
-Object stores cannot rename and have no locks. So an item's marker is removed before any output is
-replaced, and written after all of them. An item with a marker is complete; one without a marker is
-redone. SQLite needs a local file, so the manifest and the lock are in a folder of this machine
-(``home``). A job on another machine starts from the copies; markers show what was done after them.
+Object stores cannot rename and have no locks. So we remove an item's marker before we replace its
+outputs, and write it after all outputs. An item without a marker is redone. SQLite needs a local
+file, so the manifest and the lock are in a folder of this machine (``home``). A job on another
+machine starts from the copies in the store; markers show which items were done after the copies.
 """
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ class BucketOutputs:
         return settings
 
     def _create(self, place: Location, data: bytes) -> bool:
-        """Create an object; return False if it exists. Overwrite it if the store cannot tell."""
+        """Create an object; return False if it exists. Overwrite it if the store cannot check."""
         path = path_in_store(place)
         try:
             self._store.pipe_file(path, data, mode="create")
@@ -339,7 +339,7 @@ class BucketOutputs:
 
 
 def _state_folder(place: str) -> Path:
-    """Return the local folder for ``place``, one per endpoint: endpoints may share bucket names."""
+    """Return the local folder for ``place`` at this endpoint: endpoints may share bucket names."""
     state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
     digest = hashlib.sha256(f"{endpoint}\0{place}".encode()).hexdigest()[:16]

@@ -32,7 +32,7 @@ from detector.core.sinks._partial import output_errors
 
 FOLDER, KEY, FILE = "detections", "source=", "detections.parquet"
 ENDING = b"PAR1"  # the last bytes of a complete Parquet file
-LONGEST = 200  # bytes of a folder's name; a longer one is shortened and gets a digest
+LONGEST = 200  # bytes of a folder's name; a longer name is shortened and gets a digest
 COLUMNS = ("frame", "time", "class", "score", "box", "track", "inferred")
 SIDES = ("x1", "y1", "x2", "y2")
 BLOCK = 50_000  # detections held in memory at a time

@@ -69,7 +69,7 @@ class ItemRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    """The fields of a marker that show if its item is done. To parse all takes 4 times as long."""
+    """The fields of a marker that show if its item is done. Parsing all takes 4 times as long."""
 
     schema: int
     name: str
@@ -184,8 +184,8 @@ class SlowItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """One worker slot over the whole run. Loading, busy and idle seconds add up to its lifetime.
-    ``starts``: number of processes started in it. ``items``: how many items and steps it did."""
+    """A place in the pool, over the whole run. Loading, busy and idle seconds make up its lifetime.
+    ``starts``: how many processes it had. ``items``: how many items and steps they did."""
 
     worker: Count
     starts: Count
@@ -206,9 +206,9 @@ class WorkerReport:
 class BatchReport:
     """A report on a whole run of the job.
 
-    ``ledger``: sum over all items. ``between_s``: seconds that workers had an item but did not
-    process it: they put results in place or exchanged messages. ``cpu_share``: which share of the
-    workers' cores was in use."""
+    ``ledger``: sum over all items. ``between_s``: seconds in which workers had an item but did
+    not process it: they put results in place or exchanged messages. ``cpu_share``: the share of the
+    workers' cores that was in use."""
 
     ledger: Ledger
     workers: list[WorkerReport]
@@ -221,8 +221,8 @@ class BatchReport:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """The findings of all runs. ``classes``: name -> number of detections. ``filled``: number of
-    items with detections; ``empty``: items without; ``damaged``: items that lost a part of the
-    source; ``unknown``: number of items from a version that did not count detections."""
+    items with detections; ``empty``: items without detections; ``damaged``: items that lost a part
+    of the source; ``unknown``: number of items from a version that did not count detections."""
 
     classes: dict[str, Count] = field(default_factory=dict)
     filled: Count = 0

@@ -45,9 +45,9 @@ Watched = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A step of an item that may be split. ``plan``: divide it into up to ``most`` parts of at
-    least ``least_s`` seconds; ``part``: process part ``number`` (0 to ``of`` - 1); ``join``: join
-    all parts; ``whole``: process the item in a single run, and note the reason ``why``."""
+    """A step of an item that may be split. If ``do`` is "plan", divide the item into up to ``most``
+    parts of at least ``least_s`` seconds; "part": process part ``number`` (0 to ``of`` - 1);
+    "join": join all parts; "whole": process the item in a single run, and note ``why``."""
 
     do: Literal["plan", "part", "join", "whole"]
     number: int = 0
@@ -144,9 +144,9 @@ def open_model(
 ) -> tuple[OpenModel, LoadedFacts]:
     """Load the model, once for many items.
 
-    ``plain``: the configuration, by group. ``resolves``: whether it may contain ``auto``; the
-    returned facts hold the resolved values. ``pictures``: sources; if --size gives only the longest
-    side, the first source that can be opened decides the shape. Raises DetectVideoError.
+    ``plain``: the configuration, by group. ``resolves``: whether ``plain`` may contain ``auto``;
+    the returned facts hold the resolved values. ``pictures``: sources; if --size gives only the
+    longest side, the first source that can be opened decides the shape. Raises DetectVideoError.
     """
     from detector.core.run.canvas import follows_source
     from detector.core.run.loading import PhaseTimer
@@ -340,7 +340,7 @@ def _do_step(
     gather: Gather | None,
     watch: Watched,
 ) -> ItemRecord | str:
-    """Return the step's record, or why the item needs a single run; "" if not worth a note."""
+    """Return the step's record, or why the item needs a single run ("" if that needs no note)."""
     if piece.do == "whole":
         return piece.why
     key = key_of(task.path, task.version, model.digest)

@@ -346,7 +346,7 @@ class Job:
             return
         task = event.task
         self._take_back_parts(task)
-        # Remove earlier results: they belong to another version of the source or other settings.
+        # Remove earlier results: they are from another version of the source, or other settings.
         with suppress(OutputError):
             self.outputs.remove(task.name)
         with suppress(OutputError):

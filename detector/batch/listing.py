@@ -32,7 +32,7 @@ LONGEST_PART = 240  # bytes between slashes: file systems allow 255, and outputs
 
 
 class Item(NamedTuple):
-    """A source. ``version``: its size and modification time, or ETag; it differs after a change."""
+    """A source. ``version`` changes with the source: size and modification time, or an ETag."""
 
     name: str
     path: str
@@ -92,7 +92,7 @@ def look_at(path: str) -> ObjectInfo:
 
 def list_sources(specs: Sequence[str], output: str, known: dict[str, str] | None = None) -> Listing:
     """List the items of ``specs``. ``output``: the job's folder, whose videos are not sources.
-    ``known``: path -> name in an earlier run, which is kept. Raises UsageError,
+    ``known``: path -> name in an earlier run; items keep these names. Raises UsageError,
     SourceError."""
     listing = Listing()
     names = _Names(known or {})
@@ -137,7 +137,7 @@ def _take(found: Found, number: int, names: _Names, listing: Listing) -> None:
 
 
 class _Names:
-    """A name that is taken, or above or below another (``a``, ``a/b``), gets the SOURCE number."""
+    """Choose names. If two clash (``a`` and ``a``, ``a`` and ``a/b``), add the SOURCE's number."""
 
     def __init__(self, known: dict[str, str]) -> None:
         self._known = known
@@ -174,7 +174,7 @@ def names_above(name: str) -> Iterator[str]:
 
 
 def leads_out(name: str) -> bool:
-    """Return whether a relative path may lead out of the folder that it is relative to."""
+    """Return whether a relative path may lead out of its base folder."""
     return any(sign in f"/{name}/" for sign in ("//", "/./", "/../"))
 
 
@@ -215,7 +215,7 @@ def _find(spec: str, own: str, output: str, listing: Listing) -> Iterator[Found]
 
 
 def _as_found(base: str, stored: Stored) -> Found:
-    """Workers get the address as text, so one that cannot be parsed again is refused."""
+    """Workers get the address as text. Refuse an address whose text cannot be parsed again."""
     place, about = stored
     relative = place.path[len(base) :]
     try:
@@ -226,7 +226,7 @@ def _as_found(base: str, stored: Stored) -> Found:
 
 
 def _walk(folder: str, own: str, listing: Listing) -> Iterator[Found]:
-    """Sorted, without hidden files and outputs of runs. Enters a folder once, despite links."""
+    """Yield sorted files, except hidden files and outputs. Enter a folder once, despite links."""
     entered: set[tuple[int, int]] = set()
     before = len(os.path.join(folder, ""))
     left = [folder]
@@ -262,7 +262,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _match(pattern: str, own: str, listing: Listing) -> Iterator[Found]:
-    """Names are relative to the part before the first wildcard. Folders match with their files."""
+    """Names are relative to the part before the first wildcard. A folder yields its files."""
     parts = pattern.split(os.sep)
     plain = next(at for at, part in enumerate(parts) if glob.has_magic(part))
     base = os.path.abspath(os.sep.join([*parts[:plain], ""]))

@@ -255,6 +255,6 @@ class LocalPool(Places[_LocalPlace]):
 
 
 def _command_line(shared: Path, cores: Sequence[int], pipe: int) -> list[str]:
-    """The worker binds itself before it imports libraries: they start a thread per usable core."""
+    """Set the worker's cores before it imports libraries: they start a thread per usable core."""
     bind = f"hasattr(os, 'sched_setaffinity') and os.sched_setaffinity(0, {list(cores)!r}); "
     return python_command("detector.batch.worker", pipe, shared, bind)

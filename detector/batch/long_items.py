@@ -99,7 +99,7 @@ class Divided:
 @dataclass(slots=True)
 class LongItems:
     """The long items of a run. ``chosen``: name -> number of parts. ``kept``: items that an earlier
-    run divided, which are continued."""
+    run divided; this run continues them."""
 
     split: Split
     chosen: Mapping[str, int]

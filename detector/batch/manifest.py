@@ -1,7 +1,7 @@
 """OUT/manifest.sqlite: the items of a job and the state of each.
 
-It is an index. An item's marker decides whether it is done, so nothing is lost if a crash undoes a
-transaction. Only one process writes a manifest: each shard has its own.
+It is an index. An item's marker decides whether the item is done, so nothing is lost if a crash
+undoes a transaction. Only one process writes a manifest: each shard has its own.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ class Manifest:
         return int(frames), float(seconds)
 
     def failures(self) -> list[Failure]:
-        """List failures of all runs: first the refused items, then the others by time."""
+        """List failures of all runs: first the refused items, then the failed items by time."""
         with self._errors():
             refused = self._connection.execute(
                 "SELECT source, error, exit_code FROM refused ORDER BY source"
@@ -281,8 +281,8 @@ class Manifest:
         }
 
     def write(self, document: JobSettings | BatchProgress | BatchReport) -> None:
-        """Store the document in place of an earlier one of its type. The settings are also in
-        job.json; with them here, the manifest alone explains its items."""
+        """Store the document in place of an earlier document of its type. The settings are also in
+        job.json. They are stored here too, so that the manifest alone explains its items."""
         self._write_fact(_FACTS[type(document)], to_json(document))
 
     def read(self, kind: type[Fact]) -> Fact | None:

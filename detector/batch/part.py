@@ -1,7 +1,7 @@
 """Process one part of a long file, in a process that has a model open.
 
 The folder of a part gets rows with the part's detections, and the part's annotated video without
-sound. ``part.json`` is written last, and describes both.
+sound. ``part.json`` is written last, and describes these files.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def detect_part(
     folder: Path,
     watch: Callable[[int], None] = lambda frames: None,
 ) -> tuple[PartResult, SourceRun]:
-    """Process a part of ``spec``; write to ``folder``, which is created. ``config``: that of the
+    """Process a part of ``spec``. Create ``folder``, and write to it. ``config``: that of the
     whole file. ``watch`` gets the number of finished frames. Raises DetectVideoError."""
     from detector.core.run.detect import Hooks, run_opened
     from detector.core.run.plan import PlanDraft
@@ -87,7 +87,7 @@ def detect_part(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RESULT).unlink(missing_ok=True)
     plan = PlanDraft.of(_config_of_a_part(config)).complete(loaded)
-    # Use the pixel format of a single run: detections from planes and from BGR differ slightly.
+    # Use the pixel format of a single run: detections from YUV and from BGR differ slightly.
     pixels = "bgr" if any(sink.pictures == "bgr" for sink in chosen_sinks(config)) else "yuv420p"
     opened: list[PartSource] = []
     sizes: list[tuple[int, int]] = []

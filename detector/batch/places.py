@@ -57,7 +57,7 @@ class Outputs(Protocol):
     def has_marker(self, name: str) -> bool: ...
 
     def is_done(self, name: str, key: str) -> bool:
-        """Return whether a marker exists. In a local folder, its key and outputs are checked."""
+        """Return whether a marker exists. In a local folder, also check its key and its outputs."""
 
     def is_whole(self, record: ItemRecord | Seal) -> bool:
         """Return whether the marker's outputs exist and have the sizes that it states."""
@@ -82,8 +82,8 @@ class Outputs(Protocol):
     # The job's own files.
 
     def publish(self, settings: JobSettings, *, first: bool) -> JobSettings:
-        """Write the settings to the place, and return the job's settings. With ``first``, settings
-        that another shard has written before are kept and returned."""
+        """Write the settings to the place, and return the job's settings. With ``first``, keep
+        and return the settings that another shard has written before, if any."""
 
     def keep_home(self, shard: Shard, *, last: bool = False) -> None:
         """Copy the job's own files to the place, at most once a minute unless this is the ``last``
@@ -157,7 +157,7 @@ class LocalOutputs:
         os.rename(target, aside)
 
     def _new_place(self, name: str) -> Path:
-        """As deep below OUT as the results will be, so that relative links stay valid."""
+        """Return a path as deep in OUT as the results will be: relative links must stay valid."""
         return Path(self._scratch(name), *["x"] * name.count("/"), secrets.token_hex(4))
 
     def _scratch(self, name: str) -> str:
@@ -239,7 +239,7 @@ class LocalOutputs:
         dataset.remove(self.place, name)
 
     def publish(self, settings: JobSettings, *, first: bool) -> JobSettings:
-        return settings  # ``home`` is the output folder, so they are there already
+        return settings  # ``home`` is the output folder, so the settings are there already
 
     def keep_home(self, shard: Shard, *, last: bool = False) -> None:
         """Do nothing, because ``home`` is the output folder."""

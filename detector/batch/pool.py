@@ -73,7 +73,7 @@ class Pool(Protocol):
         """Give a task to a free worker. Call it only after ``has_room`` returned True."""
 
     def wait(self, seconds: float) -> list[Event]:
-        """Return the events, once there are any, a full pool has room, or ``seconds`` are over."""
+        """Return events. Wait until there are any, a full pool has room, or the time is over."""
 
     def states(self) -> list[WorkerState]: ...
 
@@ -107,7 +107,7 @@ class Place:
     spent: dict[str, float] = field(default_factory=dict)
 
     def enter(self, state: str, now: float) -> None:
-        """Change the state, and add the seconds of the previous one to ``spent``."""
+        """Change the state, and add the seconds of the previous state to ``spent``."""
         self.spent[self.state] = self.seconds(self.state, now)
         self.state, self.since = state, now
 

@@ -149,8 +149,8 @@ def read_settings(place: str) -> JobSettings | None:
 
 
 def write_settings(place: str, settings: JobSettings, *, first: bool) -> JobSettings:
-    """Store the settings, and return the job's settings. With ``first``, settings that another
-    shard has stored already are kept and returned."""
+    """Store the settings, and return the job's settings. With ``first``, keep and return the
+    settings that another shard has stored already, if any."""
     path = Path(place, JOB)
     if first:
         temporary = path.with_name(f".detect-video-{os.urandom(8).hex()}.json")

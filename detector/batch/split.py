@@ -1,8 +1,8 @@
 """Divide a long file into parts, so that several processes give the results of a single run.
 
-A part starts after a key frame from which a decoder gives the same pictures as in a single run. The
-part's first frame also begins a batch in the single run. If the packets do not prove this, or an
-option carries state from frame to frame, the file stays whole, and the plan gives the reason.
+A decoder can start at a key frame at or before each part, and give the pictures of a single run.
+The part's first frame also begins a batch in the single run. If the packets do not prove this, or
+an option carries state from frame to frame, the file stays whole, and the plan gives the reason.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _why_not_joined(sink: type[Sink], config: Config) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _FrameRange:
-    """Frames ``first``, ``first + stride``, ... Reads ``begin`` up to ``end``, exclusive."""
+    """Frames ``first``, ``first + stride``, ... To get them, we read ``begin`` to ``end`` - 1."""
 
     begin: int
     end: int

@@ -1,5 +1,5 @@
 """Resolve addresses in SOURCES: objects below a prefix, patterns, single objects and lists. S3's
-keys are read in pages, so memory does not grow with their number."""
+keys are read in pages, so memory does not grow with the number of keys."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BucketObject(NamedTuple):
 
 
 class Named(NamedTuple):
-    """An object of a SOURCE. ``base``: the start that the paths of all its objects share."""
+    """An object of a SOURCE. ``base``: the start that all paths of the SOURCE share."""
 
     base: str
     found: BucketObject
@@ -105,7 +105,7 @@ def _below(place: Location, own: str, left_out: Counter[str]) -> Iterator[Named]
 
 
 def _match(place: Location, own: str, left_out: Counter[str]) -> Iterator[Named]:
-    """Names are relative to the part before the first wildcard. Folders match with their videos."""
+    """Names are relative to the part before the first wildcard. A folder yields its videos."""
     from fsspec.utils import glob_translate
 
     found = MAGIC.search(place.key)

@@ -1,7 +1,7 @@
 """A worker on a node of the cluster: Ray runs ``Worker`` there, as an actor.
 
-The worker is a local pool of one process (local.py). So crashes and hangs are handled as on one
-machine, without Ray. An actor handles one call at a time; every call except ``load`` is short.
+The worker is a local pool of one process (local.py). So the pool, not Ray, handles crashes and
+hangs. An actor handles one call at a time; every call except ``load`` is short.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ class Worker:
 
 
 def make_folder(place: str) -> tuple[str, int]:
-    """Remove the folders of killed workers. Return a new folder, and the lock on it, which the
-    kernel releases when the process ends."""
+    """Remove the folders of killed workers. Return a new folder and its lock. The kernel releases
+    the lock when the process ends."""
     for path in Path(place).glob(f"{PREFIX}*"):
         with suppress(OSError):  # it belongs to another user, or is in use
             if path.lstat().st_uid == os.getuid() and (old := take_lock(str(path / LOCK))):
@@ -138,7 +138,7 @@ def _sees(hello: Hello) -> bool:
 
 
 def _barred(hello: Hello) -> Iterator[tuple[str, str]]:
-    """Yield (address, reason). A node without credentials would get most items: it fails fast."""
+    """Yield (address, reason). A node without credentials fails fast, so it gets most items."""
     for address in hello.addresses:
         try:
             look_at(address)

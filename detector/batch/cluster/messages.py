@@ -74,8 +74,8 @@ class Turned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """What a node must be able to read: the sources and the files that options name (``paths``,
-    ``addresses``), and ``token_file``, which is in ``place`` and contains ``token``."""
+    """What a node must be able to read. ``paths`` and ``addresses``: the sources, and files that
+    options name. ``token_file``: a file in ``place`` that contains ``token``."""
 
     place: str
     token_file: str = ""

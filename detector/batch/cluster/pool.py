@@ -276,7 +276,7 @@ def last_words(said: str) -> str:
 
 
 def _environment(address: str | None) -> dict[str, str]:
-    """A Ray that we start gets our package's path, and a token: other users can reach its ports."""
+    """If we start Ray, give it our package's path, and a token: other users can reach its ports."""
     given = {name: text for name, text in os.environ.items() if name != "RAY_ADDRESS"}
     if address is not None:
         return {**given, **QUIET, **PATIENT}

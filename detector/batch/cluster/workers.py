@@ -36,7 +36,7 @@ HEAD_S = 90.0  # time limit for the cluster's head to answer
 WAITING_S = 60.0  # if no node has had room for this long, waiting actors are withdrawn ...
 AGAIN_S = 300.0  # ... and new ones are requested only after this time
 NO_WORKER_S = 600.0  # the job ends after this time without any worker on a node
-MEMORY_S = 5.0  # pause after Ray killed a worker for its memory, since it may be freed with a delay
+MEMORY_S = 5.0  # pause after Ray killed a worker for its memory, which may be freed with a delay
 CLOSING_S = 10.0
 LIMITS = {"load": LOADING_S + SILENT_S, "work": SILENT_S, "look": SILENT_S}
 
@@ -266,8 +266,8 @@ class Workers(Places[_Place]):
 
     def _lose(self, place: _Place, why: str) -> None:
         """An actor is gone or silent: report its item as failed, and start another actor."""
-        # It is a failed load if the actor was loading, or ran out of memory. It is not one if
-        # the actor still waited for a node.
+        # The loss counts as a failed load if the actor was loading, or ran out of memory. It does
+        # not count if the actor still waited for a node.
         loads = place.state == "loading" or NO_MEMORY in why
         if not self._fail_task(place, why) and loads:
             place.failed_loads += 1
@@ -328,9 +328,9 @@ class Workers(Places[_Place]):
                 self._add_place()
 
     def _wanted(self, now: float, standing: int) -> int:
-        """Return the number of workers to have: N with --workers N, even if fewer fit now, because
-        a cluster may add nodes; otherwise as many as fit on the nodes, but at least one. Workers
-        that could not load are not replaced."""
+        """Return the number of workers to have. With --workers N it is N, even if fewer fit now: a
+        cluster may add nodes. Otherwise it is as many as fit on the nodes, but at least one.
+        Workers that could not load are not replaced."""
         room = room_of(self.need, self.nodes.found, self._avoid)
         if room != self._room:  # the number of nodes has changed
             self._room, self._sated = room, float("-inf")

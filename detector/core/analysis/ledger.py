@@ -23,7 +23,7 @@ class SplitMs:
 
 @dataclass(frozen=True, slots=True)
 class StageRow:
-    """A stage in the ledger, in milliseconds per frame. ``share``: busy time / its threads' time.
+    """A stage in the ledger, in milliseconds per frame. ``share``: busy time / time of its threads.
     ``on_cpu_ms``, ``ready_ms`` and ``blocked_ms`` add up to ``busy_ms``; they are None if unknown.
     ``cpu_ms``: CPU time, including that of libraries' threads."""
 
@@ -50,8 +50,8 @@ class StageRow:
 class ThreadRow:
     """A thread in the ledger, in milliseconds per frame: wall = busy + waits + preempted + other.
 
-    ``foreign``: the share (0 to 1) of its waiting for a core that other programs caused. ``rest``:
-    the unexplained time (``ThreadFigures.unplaced_s``) as a share of the thread's wall time.
+    ``foreign``: other programs caused this share (0 to 1) of its waiting for a core. ``rest``: the
+    unexplained time (``ThreadFigures.unplaced_s``) as a share of the thread's wall time.
     """
 
     thread: str
@@ -96,7 +96,7 @@ class ThreadRow:
 
 
 def stage_cpu_s(summary: Summary, name: str) -> float:
-    """Return a stage's CPU seconds, with libraries' threads; with --sync, of all threads."""
+    """Return a stage's CPU seconds, with libraries' threads. With --sync, all threads count."""
     stage = summary.stages[name]
     inside = summary.cpu.stages_include_libraries
     return stage.cpu_s + (0.0 if inside else stage.library_cpu_s or 0.0)

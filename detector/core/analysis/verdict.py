@@ -1,7 +1,7 @@
-"""Find the stage that limits a run, estimate the gain if it took no time, and give advice.
+"""Find the stage that limits a run, estimate the gain if that stage took no time, and give advice.
 
-Stages are judged by the time that they need. It excludes all waits for a core, also those of
-libraries' threads that work for a stage. So a busy machine does not change the verdict.
+Stages are judged by the time that they need. This time excludes all waits for a core, also the
+waits of libraries' threads that work for a stage. So a busy machine does not change the verdict.
 A run takes as long as its slowest group of stages (``timeline.order``), or as its CPU time per core
 if that is longer.
 
@@ -83,8 +83,8 @@ class FrameCosts:
     frames: int
     shares: dict[str, float]  # stage -> share (0 to 1) of its threads' time, as in the ledger
     threads: dict[str, list[str]]
-    # The name of the thread that waited most for cores used by this run's other threads, and this
-    # wait as a share (0 to 1) of the thread's time in the loop. None if unknown or if none waited.
+    # The thread that waited most for cores that this run's other threads used: its name, and the
+    # share (0 to 1) of its loop time that it waited. None if unknown, or if no thread waited.
     crowded: tuple[str, float] | None = None
 
     def groups(self, remaining: Mapping[str, float]) -> dict[str, float]:
@@ -226,8 +226,8 @@ def _ran_s(name: str, stage: StageFigures, infer_s: float) -> float:
 def need_s(name: str, stage: StageFigures, libraries: LibraryThreads | None) -> float:
     """Return the seconds that a stage's calls needed, excluding waits for a core; ``busy_s`` if
     unknown. The waits of the stage's own thread are measured. While this thread sleeps, libraries'
-    threads work for it, and may wait for a core too. We look at the busiest of them: it worked or
-    waited for a core in a part of the sleep. We exclude its waits. If that part is above
+    threads work for it, and may wait for a core too. We look at the busiest of these threads. It
+    worked or waited for a core in a part of the sleep. We exclude its waits. If that part is above
     MOSTLY_LIBRARIES of the sleep, we assume the same ratio of work to waits in the whole sleep."""
     split = stage.split
     if split is None or not stage.calls:
@@ -261,8 +261,8 @@ def period_with(times: FrameCosts, remaining: Mapping[str, float]) -> float:
 
 
 def explained_s(times: FrameCosts, remaining: Mapping[str, float]) -> float:
-    """Return the seconds per frame that a run takes if each stage takes the time that it needs: the
-    slowest group's time, or the CPU time per core if longer; in the plain loop, the sum of all."""
+    """Return the seconds per frame of a run if each stage takes the time that it needs. The slowest
+    group decides, or the CPU time per core if longer; in the plain loop, all stages add up."""
     if times.sync:
         needs = (seconds * remaining.get(name, 1) for name, seconds in times.stages.items())
         return times.outside_s + sum(needs)
@@ -311,7 +311,7 @@ def is_reliable(times: FrameCosts, remaining: Mapping[str, float]) -> bool:
 
 
 def limit_without(times: FrameCosts, stage: str) -> str | None:
-    """Return what limits a run without ``stage``: a group, CPU or FILES. None if nothing does:
+    """Return what limits a run without ``stage``: a group, CPU or FILES. None if nothing limits it:
     the run then becomes shorter by the stage's whole time."""
     rest = max(0.0, times.period_s - times.ran[stage])
     if times.sync or period_without(times, stage) <= rest:

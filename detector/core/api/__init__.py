@@ -55,8 +55,8 @@ FOR_PROCESS = KEYWORDS.union(
 
 _open: weakref.WeakSet[Detector] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_open.clear)  # open Detectors belong to the parent
-# At exit, decoders are released by finalizers, which must run after ``_close_open``. The first
-# finalizer registers them all with ``atexit``, which runs in reverse order. So create one here.
+# At exit, finalizers release decoders. They must run after ``_close_open``. ``atexit`` runs in
+# reverse order, and the first finalizer registers all finalizers there. So create one here.
 weakref.finalize(_open, bool)
 _exiting = threading.Event()
 
@@ -122,7 +122,7 @@ class Detector(AnswersAttributes):
     (``found.track_ids``); so does any object with ``update(detections, frame) -> ids``. With
     ``infer_every=3``, ``frame.coasting`` marks frames whose boxes come from tracks.
     With ``zones="zones.yaml"``, or its content, ``{"lines": {"door": [[0, 300], [960, 300]]}}``,
-    ``found.events`` lists what crossed a line, entered or left a zone in each frame.
+    ``found.events`` lists what crossed a line, or entered or left a zone, in each frame.
     """
 
     answers = OF_DETECTORS
@@ -266,7 +266,7 @@ class Detector(AnswersAttributes):
         ``frame.source`` describes the frame's source, with its size and frame rate. Reading and
         inference run in other threads while the caller works. The caller may keep the frames.
         ``blur=[...]`` pixelates the objects of these classes in the frames. A source may also be a
-        camera (``"rtsp://..."`` or the number of a webcam), or a ``cameras.yaml`` for many at once,
+        camera (``"rtsp://..."`` or the number of a webcam), a ``cameras.yaml`` for many at once,
         an iterable of pictures as for a call (at 25 frames a second), or a ``cv2.VideoCapture``.
         Cameras have no end; by default, pictures are dropped if the loop is too slow.
         ``frame.arrival`` holds the camera and the time of arrival. Leaving the loop early stops the
@@ -356,10 +356,10 @@ class Detector(AnswersAttributes):
         """Write what ``detect-video SOURCE -o OUTPUT`` writes: the annotated video, and its rows.
 
         ``callback`` receives each frame and its objects after they are written, so it cannot change
-        the video; a returned picture is refused. The picture may show the boxes, and must not be
-        kept. ``options``: further options of the command, such as
-        ``save=["csv"]``. The model is loaded again, with an input that fits the source, as in the
-        command. Returns the content of summary.json. Raises DetectVideoError.
+        the video; a returned picture is refused. The frame's picture may show the boxes, and must
+        not be kept. ``options``: further options of the command, such as ``save=["csv"]``. The
+        model is loaded again, with an input that fits the source, as in the command. Returns the
+        content of summary.json. Raises DetectVideoError.
         """
         from detector.core.api.results import Detections
         from detector.core.config.levels import resolve_config
@@ -427,7 +427,7 @@ class Detector(AnswersAttributes):
 
 def _resolve_shaped(resolve: Callable[[Config], RunPlan], config: Config) -> RunPlan:
     """Resolve a plan. If ``size`` is the longest side, each picture and video gets an input of its
-    shape, unless the options or model have one shape, or the engine would build a file for each."""
+    shape, unless the options or model fix the shape, or the engine would build a file for each."""
     if (config.runtime.size or "").isdecimal():
         with suppress(UsageError):  # --rect is refused
             plan = resolve(config.with_options({"rect": True}))
@@ -494,7 +494,7 @@ def _refuse_closed(closed: threading.Event) -> None:
 
 
 class _QueuedRequest:
-    """``lock``, held in inference, is reentrant: a signal handler in its thread may close us."""
+    """``lock`` is held in inference. It is reentrant, since a signal handler may close us there."""
 
     def __init__(
         self, request: BatchRequest, turns: threading.BoundedSemaphore, closed: threading.Event

@@ -44,7 +44,7 @@ def subcommand(
     """Turn a function that returns an exit code (None: 0) into a command. A DetectVideoError
     becomes one line on stderr and its exit code (exits.py).
 
-    ``options``: the configuration options that it accepts. ``config_file`` adds --config. ``json``
+    ``options``: configuration options of the command. ``config_file`` adds --config. ``json``
     adds --json; its text names what is printed. ``quiet`` adds --quiet with this help text.
     ``interrupted``: the message if a signal ends the command. ``light``: the command imports no
     numpy and starts no threads. ``examples``: command lines for --help.

@@ -55,7 +55,7 @@ def error_terminal() -> SafeConsole:
 
 
 class _StandardOutput(io.FileIO):
-    """The first error raises OutputError, except if the reader is gone. Discards later output."""
+    """The first error raises OutputError, unless the reader is gone. Later output is discarded."""
 
     _lost = False
 

@@ -41,7 +41,7 @@ def resolve_config(
     config_file: str | None, flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
 ) -> Config:
     """Return a command's configuration. Raises UsageError with the wrong key's path. ``flags``:
-    option -> value, None if not given. ``defaults``: the command's; --config overrides them."""
+    option -> value, None if not given. ``defaults``: of the command; --config overrides these."""
     return merge_levels(*collect_levels(config_file, flags, defaults))
 
 

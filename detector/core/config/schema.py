@@ -1,4 +1,4 @@
-"""The core's options, with default, limits and help. Options of a wing are in its WING/config.py.
+"""The core's options, with default, limits and help. A wing's options are in WING/config.py.
 
 The command line (cli/command.py), cfg/default.yaml and the table in docs/usage.md (scripts/options)
 are made from this tree. levels.py fills it from files and flags, and checks the values.
@@ -514,8 +514,8 @@ if not TYPE_CHECKING:  # adds the groups of the wings
 
 @cache
 def option_groups() -> Mapping[str, Any]:
-    """Return group -> class in the order of --help. A wing's group follows the core's
-    group that its class names in ``after``. Without ``after``, it is at the end."""
+    """Return group -> class in the order of --help. If a wing's class names a group of the core in
+    ``after``, the wing's group follows that group. Otherwise it is at the end."""
     ordered: dict[str, Any] = {}
     added = wings.options()
     for name, kind in CORE_GROUPS.items():

@@ -1,6 +1,6 @@
 """Interchangeable engines. Each file ``NAME.py`` or folder ``NAME/`` here is one engine.
 
-It has one subclass of ``base.Engine`` whose ``name`` is NAME. It must import its library and most
+There, one subclass of ``base.Engine`` has the ``name`` NAME. It must import its library and most
 of its code late, in ``Engine.start``. Shared code is in ``base`` and in modules named ``_*``.
 """
 
@@ -96,7 +96,7 @@ def describe_absence(engine: type[Engine]) -> str | None:
 
 def why_absent(name: str) -> str | None:
     """Return why an engine cannot be used here, or None. Imports no library. If hardware and
-    library are missing, we report the hardware. ``why_unusable``, which ``auto`` uses, reports
+    library are missing, report the hardware. In this case ``why_unusable`` (for ``auto``) reports
     the library: it starts no driver for an engine whose library is not installed."""
     engine = find(name)
     reason = describe_absence(engine)

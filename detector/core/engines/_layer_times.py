@@ -23,7 +23,7 @@ FEWEST = 10  # medians are over at least this many runs, or over all if fewer we
 
 class LayerTimes(NamedTuple):
     """Medians in ms over the ``counted`` fastest runs. ``forward_ms``: a run without the profiler.
-    ``profiled_ms``: a run with it; ``run_sum_ms``: its layers; ``outside_ms``: all outside them."""
+    ``profiled_ms``: a run with it; ``run_sum_ms``: that run's layers; ``outside_ms``: its rest."""
 
     layers: list[LayerExecution]
     forward_ms: float

@@ -187,7 +187,7 @@ def _constant(port: Any) -> Any:
 
 
 def _find_convolution(layer: Any) -> Any:
-    """If ``layer``, an Add, adds a convolution's bias, return the convolution's output or None."""
+    """Return the output of the convolution whose bias ``layer`` (an Add) adds, or None."""
     for data, bias in ((0, 1), (1, 0)):
         output = layer.input_value(data)
         is_convolution = OPERATORS.get(output.get_node().get_type_name()) == "Conv"
@@ -214,7 +214,7 @@ def read_stated_input(info: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _numbers(text: str | None) -> tuple[float, ...] | None:
-    """Return one number or three as three; None for other text, below 0, and from 1e6 on."""
+    """Parse one number or three, and return three; None for other text, or outside of 0 to 1e6."""
     try:
         numbers = tuple(float(word) for word in (text or "").split())
     except ValueError:

@@ -72,8 +72,8 @@ class EngineOptions:
 @dataclass(frozen=True, slots=True)
 class LayerExecution:
     """A layer as the engine ran it. ``precision``: one of ``PRECISIONS``, or u8, int32 and so on.
-    ``nodes``: the graph's nodes that were fused into it, or () if the layer is a single node of
-    the same name. ``view``: whether the layer copies no data."""
+    ``nodes``: the graph's nodes that were fused into the layer, or () if the layer is a single
+    node of the same name. ``view``: whether the layer copies no data."""
 
     name: str
     type: str
@@ -133,7 +133,7 @@ class Engine:
     The caller fills a request's ``slot``, u8 RGB [B, H, W, 3], and ``infer`` returns the graph's
     outputs, float32. ``refusal``, ``best_concurrency``, ``start`` and ``layer_profiler`` may import
     the library. ``library``, ``auto``, ``gain`` and ``model_*`` must be literals on one line, since
-    runs with other engines parse this source text. Raises EngineError and UsageError.
+    runs with other engines read them from the source text. Raises EngineError and UsageError.
 
         >>> from detector.core import engines, models
         >>> network = models.open_network(models.ModelRequest("street"))
@@ -202,7 +202,7 @@ class Engine:
 
     @classmethod
     def absent(cls) -> str | None:
-        """Return why the engine is unusable here even with its library. Does not import it."""
+        """Return why the engine is unusable here even with its library. Imports no library."""
         return None
 
     @classmethod
@@ -277,7 +277,7 @@ def check_contract(
     engine: str, network: Network, inputs: list[tuple[str, Any]], outputs: list[tuple[str, Any]]
 ) -> None:
     """Raise EngineError if ``inputs`` or ``outputs`` differ from the network's: the engine might
-    write past the end of our arrays. Both list (name of the type, shape)."""
+    write past the end of our arrays. Each entry is (name of the type, shape)."""
     wanted_inputs = [("uint8", network.input_shape)]
     wanted_outputs = [("float32", tuple(shape)) for shape in network.output_shapes]
     if inputs != wanted_inputs or outputs != wanted_outputs:

@@ -85,7 +85,7 @@ class HeldFile:
 
 
 class _Holders:
-    """Files of one path's ``hold`` blocks. The last closes all: others may be about to open one."""
+    """Files of one path's ``hold`` blocks. The last closes all: other blocks may need them."""
 
     def __init__(self) -> None:
         self.files: list[HeldFile] = []

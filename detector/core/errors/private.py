@@ -1,4 +1,4 @@
-"""Create and read files that only this account can write. Find other accounts that can write."""
+"""Create and read files that only this account can write. Find out who else can write to a file."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def refuse_beyond_one_message(network: Network, doing: str, cure: str) -> None:
 
 
 def _weight_bytes(model: onnx.ModelProto) -> int:
-    """Return the weights' size in bytes; for small networks an overestimate, 8 bytes per value."""
+    """Return the weights' size in bytes. For small networks, overestimate: 8 bytes per value."""
     limit = sum(8 * math.prod(tensor.dims) for tensor in model.graph.initializer)
     if limit <= LARGEST_MESSAGE:
         return int(limit)
@@ -159,7 +159,7 @@ def build_once(
     key: Mapping[str, Any],
     build: Callable[[Path], Mapping[str, Any] | None],
 ) -> Artefact:
-    """Return the file for ``key``; call ``build(path)`` to make it if it is not there yet.
+    """Return the file for ``key``. If the file is missing, call ``build(path)`` to make it.
 
     Concurrent runs wait for each other. ``build`` returns facts for the manifest, with lines for
     the user under "notes". ``key``: everything that the file depends on, as JSON values. Raises

@@ -1,4 +1,4 @@
-"""Compile a graph with OpenVINO: settings, the type for float layers, and notes on both."""
+"""Compile a graph with OpenVINO: settings, the type of float layers, and notes for the user."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ class Target(NamedTuple):
 @cache
 def open_core() -> Any:
     """Return the ``Core`` of this process. Its CPU plugin sets the stack on which this thread
-    handles signals, and frees it with the ``Core``. If two were freed in another order or thread,
-    the next signal would crash the process (SIGSEGV), so there is one, which stays."""
+    handles signals, and frees the stack with the ``Core``. If two Cores were freed in another
+    order or thread, the next signal would crash the process (SIGSEGV). So we keep a single one."""
     import openvino
 
     core = openvino.Core()

@@ -27,7 +27,7 @@ def _has_ignored_attributes(attributes: Mapping[str, Any], opset: int) -> bool:
 
 
 def _counts_windows_in_padding(attributes: Mapping[str, Any], opset: int) -> bool:
-    """ONNX Runtime has no output for a window in the padding; OpenVINO the lowest float32."""
+    """For a window in the padding, OpenVINO has the lowest float32, ONNX Runtime no output."""
     return bool(attributes.get("ceil_mode") and any(attributes.get("pads", ())))
 
 

@@ -1,4 +1,4 @@
-"""Adapt graphs that were quantised by other programs to OpenVINO. Check them with one inference.
+"""For OpenVINO, adapt graphs that other programs quantised, and check them with one inference.
 
 OpenVINO 2026.4.1 silently misreads 16-bit activations, and signed activations after a Concat. With
 two streams it may also corrupt the weights of a graph with Q/DQ pairs.

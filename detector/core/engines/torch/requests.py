@@ -132,7 +132,7 @@ class CudaRequest(RawRequest):
 
 @contextmanager
 def raise_gpu_error(stream: Any) -> Iterator[None]:
-    """Later calls fail too, but misleadingly (CUDNN_STATUS_INTERNAL_ERROR, seen on an H100)."""
+    """Raise the GPU's first error. Later ones mislead (CUDNN_STATUS_INTERNAL_ERROR on an H100)."""
     try:
         yield
     except RuntimeError as error:

@@ -73,7 +73,7 @@ def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _free_reshapes(graph: onnx.GraphProto, batch: int, shapes: Mapping[str, Shape]) -> None:
-    """If a Reshape keeps the batch, write 0 for it, which means the size in the input."""
+    """If a Reshape keeps the batch, write 0 as its size. A 0 takes the size from the input."""
     from onnx import numpy_helper
 
     constants = {tensor.name: tensor for tensor in graph.initializer}

@@ -168,7 +168,7 @@ class Rtx(Edition):
         return f"TensorRT for RTX runs on {able} (GeForce and RTX GPUs); use --engine trt or torch"
 
     def gpu_to_build_on(self, device: str) -> Gpu | None:
-        """Return the GPU that will run the plan; None without a driver: a build needs no GPU."""
+        """Return the GPU that will run the plan; None without a driver (a build needs no GPU)."""
         return None if driver.absent() is not None else self.require_gpu(device)
 
     def key(self, gpu: Gpu | None, settings: TrtSettings) -> dict[str, Any]:
@@ -188,7 +188,7 @@ class Rtx(Edition):
 
     @staticmethod
     def _targets(gpu: Gpu | None, settings: TrtSettings) -> tuple[str, ...]:
-        """() means 8.0 and newer. The default for an older GPU is its own capability."""
+        """() means capability 8.0 and newer. The default for an older GPU is its own capability."""
         if settings.targets or gpu is None or gpu.capability >= AMPERE:
             return settings.targets
         return (capability(gpu),)

@@ -1,4 +1,4 @@
-"""List TensorRT's layers with their precision, from the JSON of ``EngineInspector``, and time them
+"""List TensorRT's layers and their precisions from the JSON of ``EngineInspector``. Time the layers
 with ``IProfiler`` on a separate engine."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TYPES = (
 )
 # Layers that only change type or format. Their precision is the type of their result.
 MOVES = ("Reformat", "Cast", "NoOp", "Quantize", "Dequantize")
-# Copy layers that TensorRT inserts are named with this prefix and the next layer's name.
+# TensorRT inserts layers that copy data. Their names have this prefix and the next layer's name.
 COPY = "Reformatting CopyNode"
 ONNX_NODE = re.compile(r"\[ONNX Layer: (.*?)\](?=[\x1e\x1f]|\[ONNX Layer: |$)", re.DOTALL)
 UNKNOWN = "unknown"
@@ -105,7 +105,7 @@ def _type_of(tensor: Any) -> str | None:
 
 
 def _nodes(layer: Mapping[str, Any], known: Mapping[str, str] | None) -> list[str]:
-    """Its metadata has "[ONNX Layer: 0.conv]", or its name is such as "0.conv + 0.act"."""
+    """Parse metadata such as "[ONNX Layer: 0.conv]", or a name such as "0.conv + 0.act"."""
     name = str(layer.get("Name", ""))
     words = ONNX_NODE.findall(str(layer.get("Metadata", "")))
     if not words and known is not None and not name.startswith(COPY):

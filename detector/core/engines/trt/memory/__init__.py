@@ -52,7 +52,7 @@ class Buffer(Protocol):
 
 
 class DeviceMemory(Protocol):
-    """A GPU's memory through a package. Each thread that uses it must enter ``active()``."""
+    """A GPU's memory, used through a package. Each thread that uses it must enter ``active()``."""
 
     name: str
 
