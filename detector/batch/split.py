@@ -225,7 +225,7 @@ def _find_joints(survey: Survey, wanted: _FrameRange, batch: int) -> list[int]:
     usable = [key for key in survey.keys if key.promise is not Promise.NONE]
     joints = set()
     for at, key in enumerate(usable):
-        # Decoding for an open GOP starts one GOP earlier. No part starts at the first key frame.
+        # For an open GOP, decoding starts one GOP earlier. No part starts at the first key frame.
         if at < (2 if key.promise is Promise.OPEN else 1):
             continue
         place = -(-(survey.number(key.pts) - wanted.first) // wanted.stride)

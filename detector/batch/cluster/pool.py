@@ -87,7 +87,7 @@ def address_of(on: str) -> str | None:
 @dataclass(slots=True)
 class ClusterPool:
     """A pool of Ray actors. ``folder``: where the job's temporary files go. ``place``: OUT, which
-    all nodes must see. ``token_name``: a hidden file there; a node that can read it sees the same
+    all nodes must see. ``token_name``: a hidden file in OUT; a node that reads it sees the same
     OUT. ``workers``: None means as many as fit. ``stop``: ends the wait for the first worker."""
 
     on: str
@@ -267,8 +267,8 @@ class ClusterPool:
 
 
 def last_words(said: str) -> str:
-    """Return the last line of Ray's log, or the end of the output if it has no such line. Ray may
-    print a long stack of addresses after that line."""
+    """Return the last line of Ray's log: Ray may print a long stack of addresses after it. Without
+    such a line, return the end of the output."""
     logged = [line for line in said.splitlines() if LOG_LINE.match(line)]
     if logged:
         return LOG_LINE.sub("", logged[-1])[:LAST_WORDS]

@@ -69,7 +69,7 @@ class ThreadRow:
 
     @property
     def preempted_ms(self) -> float:
-        """Time between stages and waits, spent waiting for a core; 0 if unknown."""
+        """Time between stages and waits in which the thread waited for a core; 0 if unknown."""
         return 0.0 if self.other is None else self.other.ready_ms
 
     @property

@@ -3,8 +3,8 @@
 Detections are matched in descending order of score. Each takes the free label with the highest IoU,
 if the IoU reaches the threshold. A detection is right if its label is a box to find, wrong if it
 gets no label, and neither if we ignore its label. Boxes to find are tried before ignored ones. An
-``ignored`` box takes one detection, by IoU. A ``crowd`` takes any number of detections; instead of
-the IoU, we use the share of a detection's area that is in the crowd. COCO's tools do the same.
+``ignored`` box takes one detection, by IoU. A ``crowd`` takes any number of detections; the share
+of the detection's area that is in the crowd replaces the IoU. COCO's tools do the same.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ UNMEASURED = "A plain run cannot tell the gain; `detect-video profile` measures 
 class FrameCosts:
     """The times of a run, or of one of its sources, in seconds per frame."""
 
-    period_s: float  # run seconds / frames
+    period_s: float  # seconds of the run / frames
     outside_s: float  # part of the period outside the loop: opening the source, closing files
     stages: dict[str, float]  # time needed; for infer, the time with at least one call running
     # Busy time of the stage's threads, including waits for a core, plus the CPU time of libraries'

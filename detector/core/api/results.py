@@ -200,7 +200,7 @@ class Detections(AnswersAttributes, types.Detections):
         return encode(drawn, ".png")[1]
 
     def _repr_html_(self) -> str | None:
-        """Return a table if the picture is gone, else None, so that notebooks show the PNG."""
+        """Return a table if the picture is gone. Otherwise return None: notebooks show the PNG."""
         from detector.core.sinks._rows import plain_values
 
         if self._repr_png_() is not None:

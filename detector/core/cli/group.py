@@ -127,7 +127,7 @@ class DefaultGroup(click.Group):
 
 
 def _words_before(args: list[str]) -> list[str]:
-    """Return the words before the word that a shell completes, with our command as the first."""
+    """Return the words before the word that a shell completes. The first is our command's name."""
     from detector.core.config.elsewhere import WORDS
 
     if not args or args[0] in (*FLAGS, "--version"):

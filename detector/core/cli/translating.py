@@ -154,7 +154,7 @@ class _TranslatedLine:
             self.left_out.append(f"{precision} for ONNX files, which serve every precision")
         if "--model" not in options and (options.get("--weights") or "").endswith(".pt"):
             options["--model"] = options.pop("--weights")  # YOLOv5's option for the model
-        if self._predicts:  # with ultralytics' defaults, if they are not ours
+        if self._predicts:  # add ultralytics' defaults that differ from ours
             options.setdefault("--iou", "0.7")
             if (options.get("--model") or "").endswith(".pt"):
                 is_longest = (options.setdefault("--size", "640") or "").isdecimal()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 WARMUP = 3  # ignored first runs, in which the engine fills caches and pools, and packs weights
 # Only the fastest 1 / QUIET of the runs count, since other programs slow the rest.
 QUIET = 4
-FEWEST = 10  # medians are over at least this many runs, or over all if fewer were made
+FEWEST = 10  # medians are over at least this many runs, or over all runs if there are fewer
 
 
 class LayerTimes(NamedTuple):

@@ -162,7 +162,7 @@ _openers: dict[str, Callable[[str], OpenObject] | dict[str, Any]] = {}
 
 @contextmanager
 def hold_as(address: str, opener: Callable[[str], OpenObject] | dict[str, Any]) -> Iterator[str]:
-    """Yield a name to open during the block: the address, with a number added if it is in use.
+    """Yield a name to open during the block: the address, plus a number if the address is in use.
     ``opener``: a function from name to object, or the arguments with which PyAV opens it."""
     suffix = os.path.splitext(address)[1]  # FFmpeg guesses the format of raw streams from it
     names = chain([address], (f"{address}#{number}{suffix}" for number in count(2)))

@@ -280,7 +280,7 @@ def _expand(node: OnnxNode) -> Made:
 
 
 def _mod(node: OnnxNode) -> Made:
-    """Convert Mod. The result has the sign of the divisor, or with fmod that of the dividend."""
+    """Convert Mod. The result has the sign of the divisor; with fmod, the sign of the dividend."""
     function = torch.fmod if node.attributes.get("fmod", 0) else torch.remainder
     return modules.Called(function), node.inputs
 
