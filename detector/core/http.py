@@ -128,7 +128,7 @@ def _read_head(response: BaseHTTPResponse, start: int) -> Answer:
             raise ConnectionError(
                 "the server compressed a part of a file; it must send it as stored"
             )
-        return Answer(response, 0, None, False)  # stated lengths are those of compressed data
+        return Answer(response, 0, None, False)  # the stated lengths count compressed bytes
     length = _read_length(response)
     stated = response.headers.get("Content-Range", "")
     if response.status == 206 and (match := _RANGE.fullmatch(stated)) is not None:
@@ -165,8 +165,8 @@ def open_url(
     checked: bool = True,
 ) -> BaseHTTPResponse:
     """Return the response after redirects; its ``url`` is the final address. ``login`` is sent only
-    to the scheme, host and port of ``url``, if the server asks for it. ``checked=False`` accepts
-    every certificate. Raises HTTPError for a status other than 2xx; see also ``plain_errors``."""
+    to a server that asks for it and has the scheme, host and port of ``url``. ``checked=False``
+    accepts every certificate. Raises HTTPError unless the status is 2xx; see ``plain_errors``."""
     headers = {**HEADERS, **headers}
     url = address_to_send(url)
     origin = urllib3.connection_from_url(url)

@@ -51,8 +51,8 @@ def read_bytes(
 ) -> bytes:
     """Return the content of a file, or of a pipe or device that ends.
 
-    Raises ``error`` if the file cannot be read, exceeds ``limit`` bytes, or is a silent pipe. Its
-    message names ``what``, the expected content ("a list of names"), or what to do (``cure``).
+    Raises ``error`` if the file cannot be read, exceeds ``limit`` bytes, or is a silent pipe. The
+    message contains ``what`` (the content: "a list of names") or ``cure`` (what to do).
     """
     try:
         # Without O_NONBLOCK, even opening a pipe would block until it has a writer.

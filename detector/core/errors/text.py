@@ -21,7 +21,7 @@ _UNSAFE_IN_PAGE = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x08\x0b
 VERBS = {"is": "are", "was": "were", "has": "have"}  # singular -> plural
 
 # Beginnings of text that spreadsheets read as a formula. ``as_cell`` puts a quote before such text,
-# and one more before text that is quoted already: ``from_cell`` always removes one quote.
+# even if quotes precede the ``=`` already, because ``from_cell`` removes exactly one quote.
 _FORMULA = re.compile("'*[=+\\-@\t\r]")
 
 

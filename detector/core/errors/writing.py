@@ -40,7 +40,7 @@ def whole_file(
     file that it points to is replaced. Output to /dev/null is discarded. The umask decides who may
     read the file; with ``private``, only this account may. Raises OutputError for every OSError
     (``cure``: what the user can do), and UsageError if the command reads ``target``. Set ``ours``
-    to skip this check if the user did not choose the name, or if the caller has checked it.
+    to skip this check if the user did not choose the name, or if the caller has checked the name.
     """
     if not ours:
         refuse_kept(target, cure)
@@ -82,8 +82,8 @@ def temporary_folder(prefix: str = "detect-video-") -> Iterator[Path]:
 def short_lived_folder(folder: Path) -> Iterator[Path]:
     """Make a folder for the block, and remove it with its content afterwards. Raises OSError.
 
-    The folder is removed even if a signal interrupts the removal; tempfile would leave it. If the
-    removal is not permitted, the folder remains; tempfile of Python 3.11 would recurse endlessly.
+    We do not use tempfile. It leaves the folder if a signal interrupts the removal. In Python 3.11,
+    it recurses endlessly if the removal is not permitted; here, the folder then remains.
     """
     try:
         folder.mkdir(mode=0o700)
@@ -131,8 +131,8 @@ def put_in_place(temporary: Path, target: Path, file: int | None = None) -> None
 
 def has_permission(path: str | Path, mode: int = os.W_OK | os.X_OK) -> bool:
     """Return whether this process has the permissions ``mode`` (``os.access``) for ``path``. The
-    default: those needed to create files in a folder. We check the effective user: a check of the
-    real user ignores capabilities that a container or service granted."""
+    default is what creating files in a folder needs. We check the effective user: a check of the
+    real user would ignore capabilities that a container or service granted."""
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
@@ -201,7 +201,7 @@ def _refuse_special(target: Path) -> None:
 
 
 def _hidden_name(target: Path, prefix: str) -> Path:
-    """Keep the suffix: numpy appends .npz to a name that does not end in it."""
+    """Return a name with the suffix of ``target``: numpy appends .npz to a name without .npz."""
     return target.with_name(f"{prefix}{secrets.token_hex(8)}{target.suffix}")
 
 

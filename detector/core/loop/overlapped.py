@@ -5,10 +5,10 @@
     the caller's thread    annotate, write, in the source's order
     drawing threads        draw ahead of the caller's thread, if ``Parts.drawers`` is set
 
-Requests and pictures come from pools. Filled batches wait in a bounded queue, results in a queue
-that restores order. In steady state nothing is allocated per frame: the pool has pictures for the
-batches of all requests and one more batch. If a stage fails, every queue closes, the threads end
-and are joined, and the caller gets the stage's own error.
+Requests and pictures come from pools. Filled batches wait in a bounded queue. Results wait in a
+queue that restores order. In steady state nothing is allocated per frame: the pool has pictures
+for the batches of all requests and one more batch. If a stage fails, every queue closes, the
+threads end and are joined, and the caller gets the stage's own error.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ class _LoopThreads:
                 yield pair
 
     def draw(self, track: AnyTrack) -> Pairs:
-        """Annotate up to ``drawers`` frames at once and yield them in order. A drawn frame does
-        not wait for a later frame to be inferred, and is yielded even if that frame fails."""
+        """Annotate up to ``drawers`` frames at once and yield them in order. A drawn frame is
+        yielded without waiting until later frames are inferred, and even if a later frame fails."""
         annotate, drawers = self._parts.annotate, self._drawers
         if annotate is None or drawers is None:
             yield from draw(track, self._parts, self.results(track))

@@ -192,7 +192,7 @@ def image_count(parts: Parts) -> int:
 
 
 def results_ahead(parts: Parts) -> int:
-    """Return how many batches may be finished ahead of the next one to write."""
+    """Return how many batches may be finished ahead of the next batch to write."""
     return parts.queue_batches + parts.concurrency
 
 

@@ -33,7 +33,7 @@ class _Channel:
             self._changed.notify_all()
 
     def check(self) -> None:
-        """Raise ClosedError if closed, for a thread that is waiting for something else."""
+        """Raise ClosedError after ``close``. A thread that waits for something else calls this."""
         if self._closed:
             raise ClosedError
 

@@ -73,7 +73,7 @@ def _infer_inputs(
 ) -> float | None:
     """Infer the inputs (row, tile) of ``slot``, as many at once as the engine's batch holds. Write
     the results to ``outputs``, which the first call allocates. Return the total of the device's
-    milliseconds, or None if it does not report them."""
+    milliseconds, or None if the device reports none."""
     batch, times = len(request.slot), []
     for start in range(0, len(inputs), batch):
         part = inputs[start : start + batch]

@@ -88,7 +88,7 @@ def keep_files(request: ModelRequest) -> None:
 
 
 def _hashed_files(request: ModelRequest) -> list[Path | None]:
-    """Return those files covered by ``Network.sha256`` that are known before reading the model."""
+    """Return the files of ``Network.sha256`` that are known before the model is read."""
     return [request.path, request.weights, *map(request.path.with_suffix, WEIGHTS)]
 
 

@@ -110,7 +110,7 @@ class Network:
 
 class KnownGraphs(Protocol):
     def load(self, network: Network) -> bool:
-        """Set a network's graph and what was computed from it. Return False if it is unknown."""
+        """Set a network's graph and what was computed from it. Return False if none is stored."""
 
     def find_description(self, name: str, key: Any) -> Any:
         """Return the content that was stored with this key, or None (``Network.description``)."""
@@ -156,7 +156,7 @@ class FrontEnd:
 
 
 def with_graph(network: Network, request: ModelRequest) -> Network:
-    """Replace the graph of a network by the one from ``request.graphs``, or else build it now."""
+    """Load the graph of a network from ``request.graphs``, or else build the graph now."""
     if request.graphs is None or not request.graphs.load(network):
         from detector.core.models.graph.build import count_macs, output_shapes
 

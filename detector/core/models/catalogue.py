@@ -36,12 +36,12 @@ class Download:
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """One ``models/NAME.yaml``, without its ``options``, which the package config reads.
+    """One ``models/NAME.yaml``, without its ``options``, which ``detector.core.config`` reads.
 
     ``path``: the model file, in the package or (perhaps still missing) in the cache. ``layers``: a
     description of the network, to run it with random weights. ``canvases``: the input sizes
-    (height, width) that it was trained for, the default first; a run takes the one that fits the
-    source best (run/canvas.py).
+    (height, width) that it was trained for, the default first; a run takes the size that fits
+    the source best (run/canvas.py).
     """
 
     name: str

@@ -77,7 +77,7 @@ class BoxesDescription(_Mapping, frozen=True):
 
 
 class ScoresDescription(_Mapping, frozen=True):
-    """``several``: each class above the threshold gives a detection, not only the best one."""
+    """``several``: each class above the threshold gives a detection, not only the best class."""
 
     tensor: str | int | tuple[str, ...] | None = None
     columns: str | int | None = None
@@ -143,7 +143,7 @@ class Signs(_Mapping, frozen=True):
 
     ``words``: a regular expression for the file's metadata or name. ``operators`` must occur in the
     graph; operators in ``without`` must not. ``stem``: kernel sides of the first convolutions.
-    ``picture``: possible names of the picture's input. ``inputs``: inputs that take its size.
+    ``picture``: possible names of the picture's input. ``inputs``: inputs for the picture's size.
     ``normalises``: the graph subtracts a mean or divides by a deviation. ``sides``: see
     ``Evidence.sides``. ``classes``: number of class columns, including background.
     """
@@ -453,7 +453,7 @@ class _Binder:
     def _bind_columns(
         self, part: Any, columns: str | int | None, axis: str
     ) -> tuple[Columns, int | None, int | None]:
-        """Return a part's columns in a table [1, N, columns], then N and how many columns."""
+        """Return a part's columns in a table [1, N, columns], N, and how many columns they are."""
         name = self._output_name(part)
         dims = self.dims[name]
         if len(dims) == 2:

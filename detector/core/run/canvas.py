@@ -1,4 +1,4 @@
-"""Decide the canvas, which is the size of the network's input, and open the network with it.
+"""Decide the canvas (the size of the network's input), and open the network at this size.
 
     --size 640x384   width and height as given
     --size 640       the longest side; the first picture's shape decides the other side

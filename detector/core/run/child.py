@@ -77,7 +77,7 @@ def _signal_name(number: int) -> str:
 
 
 def end(children: Sequence[Child], *, alone_s: float = 0.0) -> None:
-    """Give processes ``alone_s`` to exit. Then send SIGTERM, and GRACE_S later SIGKILL."""
+    """Give processes ``alone_s`` seconds to exit. Then send SIGTERM, and after GRACE_S SIGKILL."""
     _wait_for(children, alone_s)
     for child in children:
         child.signal(signal.SIGTERM)

@@ -5,7 +5,7 @@ first of these that applies:
    comparison counts only if its slowest round was faster than the fastest round of choice 3, and if
    its detections agree with fp32 within the budget. The options that ``tune`` found apply only to
    the kind of source that ``tune`` ran on, and only if the user set neither engine, precision nor
-   batch. If the user sets one of the other options, that value counts.
+   batch. If the user sets another tuned option, the user's value counts.
 2. The model's timing at its first run on this machine (``self_timing``), judged like a comparison.
    It counts only if inference becomes at least 1.2 times as fast as with choice 3.
 3. The choice by rank: the first engine in a fixed order that is usable here, with fp32.

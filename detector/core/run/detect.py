@@ -191,8 +191,8 @@ def _resolve(
 
     plan = draft.load(
         timer,
-        # Sources that a hook opens decide the shape of the input only if just its longest side is
-        # given (--size 640).
+        # Sources that a hook opens decide the input's shape only if --size gives one number (640),
+        # the longest side.
         specs=specs if default_sources or draft.reading.longest else (),
         progress=building,
         measured=hooks.measured,
@@ -258,7 +258,7 @@ def run_opened(
 ) -> SourceRun:
     """Run one source with a loaded model, which stays open, and write into ``folder``. ``plain``:
     use file names that contain neither source nor engine. ``detected`` gets each frame. ``session``
-    gets the frames' rows; the caller releases it."""
+    gets the frames' rows; the caller releases the session."""
     output = replace(plan.output, output=f"{folder}{os.sep}", run_dir=None)
     outputs = OutputPlan(output, [spec], plain=plain, added_sinks=plan.writing["added_sinks"])
     if detected is not None:

@@ -188,8 +188,8 @@ def opencv_threads(overlapped: bool) -> Iterator[None]:
 
 
 def drawing_threads() -> int:
-    """Return how many threads draw ahead of the writer. On two cores it is 0: the writer draws
-    itself, because reader, workers and encoder already keep both cores busy."""
+    """Return how many threads draw ahead of the writer. On two cores none do: the writer draws,
+    because reader, workers and encoder already keep both cores busy."""
     return max(0, min(DRAWING_THREADS, usable_cores() - FEW_CORES))
 
 

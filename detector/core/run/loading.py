@@ -62,7 +62,7 @@ class LoadedModel:
         self.network, self.change = change(self.network), change
 
     def close(self, runs: Sequence[SourceRun]) -> None:
-        """Close the engine after its last source. Errors of closing do not hide earlier ones."""
+        """Close the engine after its last source. Errors of closing hide no earlier errors."""
         from detector.core.engines.base import translated
 
         failed = any(isinstance(run.error, EngineError) for run in runs)

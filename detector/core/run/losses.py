@@ -1,4 +1,4 @@
-"""Find how well an engine in some precision agrees with fp32: read a record, or measure it."""
+"""Find how well an engine in some precision agrees with fp32, by a record or by measuring."""
 
 from __future__ import annotations
 

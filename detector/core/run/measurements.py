@@ -40,7 +40,7 @@ MIN_SPEEDUP = 1.2
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """A self-timing. ``note``: a line for the user if it is new; None if it was saved."""
+    """A self-timing. ``note``: a line for the user about a new timing; None for a saved timing."""
 
     measurement: Measurement
     note: str | None = None

@@ -30,7 +30,7 @@ MAX_NAMES = 10_000  # most names to try: X, X-2, X-3...
 
 
 def stem_of(spec: str) -> str:
-    """Return the IN of IN-detected: a file's stem, or the name of a folder or a glob's folder."""
+    """Return the IN of IN-detected: a file's stem, a folder's name, or that of a glob's folder."""
     if spec == STANDARD_INPUT:
         return "stdin"
     if is_web(spec):
@@ -101,8 +101,8 @@ def mark_settings(path: Path, settings: str) -> None:
 
 
 def may_replace(path: Path, settings: str, given: Path | None) -> bool:
-    """True if free, written with these settings or with those of -o ``given``, which is replaced,
-    or if the file system cannot store settings."""
+    """True if there is no file, or if it was written with ``settings`` or the settings of the file
+    ``given`` (-o), which is replaced anyway. True if the file system cannot store settings."""
     if not os.path.lexists(path):
         return True
     try:
@@ -122,8 +122,8 @@ def _choose_names(
     settings: str,
     given: Path | None,
 ) -> dict[str, Path]:
-    """Return the first of ``name("")``, ``name("-2")``... whose paths are not ``taken`` and may be
-    replaced (all may, if ``settings`` is empty; ``given`` always may). Raises OutputError."""
+    """Return the first of ``name("")``, ``name("-2")``... with no path in ``taken``. With
+    ``settings``, paths except ``given`` must also pass ``may_replace``. Raises OutputError."""
     for number in range(1, MAX_NAMES):
         paths = name("" if number == 1 else f"-{number}")
         own = [path for path in paths.values() if path != given]
@@ -276,7 +276,7 @@ class OutputPlan:
             raise UsageError("; ".join(unfit))
 
     def _why_unfit(self, own: Sequence[type[Sink]], spec: str) -> UsageError | None:
-        """None if it can, or cannot be opened. ``own``: outputs with the source's own pixels."""
+        """Return why outputs do not fit ``spec``, or None. ``own``: copies of the source."""
         needs = f"--save {own[0].name}: needs a" if own else ""
         if needs and spec == STANDARD_INPUT:
             return UsageError(
@@ -384,8 +384,8 @@ class OutputPlan:
         """Return output name -> final path, in the order in which sinks are opened.
 
         A default name is used if it is free, or if a run with the same ``settings`` wrote the file.
-        With empty ``settings``, any file may have it. Raises UsageError for a file that the command
-        reads, or a file of its session.
+        With empty ``settings``, any existing file is replaced. Raises UsageError for a file that
+        the command reads, or a file of its session.
         """
         if self._discards:
             self._choose_sinks(info.kind, info.path)

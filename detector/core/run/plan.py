@@ -95,9 +95,9 @@ class PlanDraft:
         chosen: Callable[[Network, Config], None] = lambda network, config: None,
         **words: Any,
     ) -> RunPlan:
-        """Load the network. If the shape of its input depends on the sources (``specs``), the first
-        that opens decides it. ``picture``: (width, height) to use instead. ``chosen``, ``words``:
-        see ``loading.load_model``. Raises UsageError, ModelError, EngineError."""
+        """Load the network. The first of ``specs`` that opens may decide the shape of the input.
+        ``picture``: (width, height) to use instead of that source's. ``chosen``, ``words``: see
+        ``loading.load_model``. Raises UsageError, ModelError, EngineError."""
         size = None  # size of the source's pictures, if known
         if picture is None:
             picture = size = self.reading.picture_size(specs)
@@ -203,7 +203,7 @@ class RunPlan:
 
     def head(self, network: Network, lowest_conf: float = 1.0) -> Head:
         """Return the network's head with the threshold --conf. If a later stage needs boxes with
-        lower scores, the threshold is ``lowest_conf``. That stage removes those below --conf."""
+        lower scores, the threshold is ``lowest_conf``. That stage removes boxes below --conf."""
         head, conf = network.head, min(self.selection.conf, lowest_conf)
         if network.watched:
             from detector.core.stages.doubt import check_results

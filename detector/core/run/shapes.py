@@ -1,7 +1,7 @@
 """--rect: give each picture an input of its own shape, as YOLOv5's detect does.
 
 The model is loaded once for each shape. With a longest side of 640 and a stride of 32 there are at
-most 39 shapes. At most ``MAX_OPEN`` models are open at once; the least recently used is closed.
+most 39 shapes. At most ``MAX_OPEN`` models are open. The least recently used one closes first.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Shapes:
         """Use ``first``, whose owner closes it. ``load`` opens the models of other shapes."""
         self.longest = longest_side(first.network, config)
         self._shapes: set[Size] = set()  # the input shapes of all pictures so far
-        # Pictures so far, and pixels of their inputs; models loaded after the first, in how many s.
+        # Pictures so far; pixels of their inputs; models loaded after the first; seconds to load.
         self._pictures, self._pixels, self._made, self._made_s = 0, 0, 0, 0.0
         self._network, self._config, self._load = first.network, config, load
         own = first.network.input.height, first.network.input.width

@@ -41,7 +41,7 @@ class Tiling:
     def reduction(self, network: Network, turns: bool) -> Callable[[int, int], int]:
         """Return a function: (width, height) of a picture -> the divisor by which decoding may
         reduce both. It is the largest of 8, 4, 2 that leaves ``SPARE`` times the size that the
-        network sees; if none does, 1. Tiles start at even pixels, so for them it is at most 2."""
+        network sees; if none does, 1. Tiles start at even pixels, so with tiles it is 2 or 1."""
         from detector.core.stages.preprocess import place
         from detector.core.stages.tiles import tile_size
 

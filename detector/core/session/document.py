@@ -89,7 +89,7 @@ class Rates:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadTime:
     """How a thread spent some time: on a core; ready to run, but waiting for a core; blocked in a
-    call, by a file, a lock or threads that work for it. The three add up to the whole time."""
+    call (by a file, a lock, or threads that work for it). The three add up to the whole time."""
 
     on_cpu_s: Duration
     ready_s: Duration
@@ -321,7 +321,7 @@ class StreamSummary:
     picture's age when its result is ready. ``parts_ms``: the times of decoding, waiting and
     inference, which add up to that age, and of writing afterwards. ``output_age_ms``: a picture's
     age when an output receives it. ``camera_age_ms``: like ``age_ms``, by the camera's own clock;
-    None if it sends no times. ``output_counts``: kind of output -> the numbers of pictures or rows
+    None if no times are sent. ``output_counts``: kind of output -> the numbers of pictures or rows
     written, of pictures or rows lost to a full disk, and of bytes. A recording also counts what it
     dropped because encoding or the disk was too slow, samples that MP4 refused, failed items, and
     finished files. A recording's ``bytes`` are the size of these files.
@@ -480,8 +480,8 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanCounts:
-    """The number of spans ``seen`` in the run, and of those ``kept`` in spans.npz (fewer after a
-    very long run). Both are absent without that file."""
+    """``seen``: the number of spans in the run. ``kept``: how many of these are in spans.npz (not
+    all after a very long run). Without spans.npz, both are absent."""
 
     seen: Count | UnsetType = UNSET
     kept: Count | UnsetType = UNSET

@@ -1,6 +1,6 @@
 """Build ONNX graphs node by node, and compute shapes and MACs of any ONNX graph.
 
-A node that we build has one output with the node's name: identifiers or digits, joined by dots.
+A node that we build has one output, with the node's name (identifiers or digits between dots).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class GraphBuilder:
         self._names: set[str] = set()
 
     def input_u8(self, batch: int, height: int, width: int) -> str:
-        """Add the input u8 RGB [batch, height, width, 3]; return its float32 NCHW tensor's name."""
+        """Add the input, u8 RGB [B, H, W, 3]. Return the name of its conversion to float32 NCHW."""
         from onnx import TensorProto, helper
 
         self._input = helper.make_tensor_value_info(
@@ -417,7 +417,7 @@ def joint_cost(model: onnx.ModelProto, groups: Sequence[Sequence[str]]) -> list[
 
 
 def _count_read(node: onnx.NodeProto, value: str, shapes: dict[str, Shape]) -> int:
-    """Return how many elements of an input a node reads; a Slice or Gather reads only a part."""
+    """Return how many elements of ``value`` a node reads. A Slice or Gather reads only a part."""
     size = math.prod(shapes.get(value, (0,)))
     if node.op_type in CUTTING and value == node.input[0]:
         return min(size, sum(math.prod(shapes.get(name, (0,))) for name in node.output))

@@ -79,8 +79,8 @@ def operand_name(tensor: str, ending: str) -> str:
 
 
 def original_names(model: onnx.ModelProto) -> dict[str, str]:
-    """Return new name -> old name of renamed nodes. If a node computes an output, the conversion
-    added an ending to its name and gave its old name to a new Cast. The result maps both ways."""
+    """Map both ways between old and new names of nodes that compute outputs. The conversion gave
+    each such node a name with an ending, and gave the old name to the Cast after it."""
     makers = {output: node.name for node in model.graph.node for output in node.output}
     originals: dict[str, str] = {}
     for node in model.graph.node:
@@ -140,7 +140,7 @@ def _stem_nodes(model: onnx.ModelProto) -> set[str]:
 
 
 def _nodes_between(graph: onnx.GraphProto, kept: Set[str]) -> set[str]:
-    """A half node between or before ``kept`` nodes costs more by two Casts than it gains."""
+    """Return nodes between or before ``kept`` nodes: their two Casts cost more than they gain."""
     makers = {name: node.name for node in graph.node for name in node.output}
     outputs = {info.name for info in graph.output}
     first = _nodes_before_products(graph)
@@ -314,7 +314,7 @@ class _HalvesWriter:
         return bool((np.abs(values[np.isfinite(values)]) <= np.finfo(np.float16).max).all())
 
     def _may_be_half(self, node: onnx.NodeProto, at: int) -> bool:
-        """Return whether ONNX allows a half as input ``at`` (never as a Resize's ``scales``)."""
+        """Return whether ONNX allows half precision at input ``at`` (not for a Resize's scales)."""
         from onnx import defs
 
         if node.domain not in ("", "ai.onnx") or not defs.has(node.op_type, self.opset):

@@ -168,7 +168,7 @@ def int8_units(wiring: Wiring) -> list[Unit]:
 
 def int8_nodes(wiring: Wiring, kept: Collection[str]) -> set[str]:
     """Return the nodes that are int8 if the nodes ``kept`` stay float. A node that does not
-    multiply becomes int8 only if all nodes before it are int8, or all nodes after it. Otherwise
+    multiply becomes int8 only if all nodes before it, or all nodes after it, are int8. Otherwise
     int8 would not make it faster."""
     able = [name for name in wiring.able if name not in kept]
     after_int8 = {name for name in able if wiring.multiplies(name)}
@@ -243,8 +243,8 @@ def quantised_graph(
 
 
 def original_names(model: onnx.ModelProto) -> dict[str, str]:
-    """Return new name -> old name of renamed nodes. If an int8 node computes an output, its
-    name got an ending, and a new DQ got its old name. The result maps both ways."""
+    """Map both ways between old and new names of int8 nodes that compute outputs. Each such node
+    has a name with an ending, and the DQ after it has the old name."""
     names = {node.name for node in model.graph.node}
     originals: dict[str, str] = {}
     for node in model.graph.node:
@@ -363,7 +363,7 @@ class _QdqWriter:
                 self._write_pair(name, by_channel=True)
 
     def _reads_quantised(self, reader: str, tensor: str) -> bool:
-        """All int8 nodes do; in an int8-u8 graph, also all readers of an int8 node's output."""
+        """True for int8 readers. In an int8-u8 graph, also true if an int8 node made the tensor."""
         return reader in self.chosen or (
             self.on_outputs and self.wiring.maker.get(tensor) in self.chosen
         )
@@ -461,7 +461,7 @@ def _output_axis(node: onnx.NodeProto) -> int:
 
 
 def _range_sources(wiring: Wiring) -> dict[str, str]:
-    """Map to where values were moved or selected from: with two scales, they would round twice."""
+    """Map moved values to their source, whose scale they keep: another scale would round again."""
     sources: dict[str, str] = {}
     for node in wiring.graph.node:
         if node.op_type in MOVING and node.name in wiring.able:

@@ -60,7 +60,7 @@ def channel_name(tensor: str, channel: int) -> str:
 def _run_frames(
     model: onnx.ModelProto, names: list[str], slots: NDArray[np.uint8]
 ) -> Iterator[list[NDArray[np.float32]]]:
-    """Yield values per frame, whatever the graph's batch. Repeat a tensor without a batch."""
+    """Yield each frame's tensors. A tensor without a batch axis is yielded whole for each frame."""
     session, input_name, batch = _open_session(model, names)
     for start in range(0, len(slots), batch):
         frames = slots[start : start + batch]
@@ -73,7 +73,7 @@ def _run_frames(
 
 
 def _open_session(model: onnx.ModelProto, names: list[str]) -> tuple[Any, str, int]:
-    """Return a session whose outputs include ``names``, its input's name, and its batch."""
+    """Return (session whose outputs include ``names``, name of its input, its batch)."""
     import onnx
     import onnxruntime as ort
 

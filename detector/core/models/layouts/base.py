@@ -22,8 +22,8 @@ Shape = tuple[int, ...]
 
 
 class Decoder:
-    """Decodes outputs: ``head`` into candidates, ``dense`` every row. Stores their arguments in
-    files. ``watched``: nothing proves the head right, so runs look for impossible results."""
+    """Decodes outputs: ``head`` into candidates, ``dense`` into all rows. Files store the arguments
+    of both. ``watched``: nothing proves the head right, so runs look for impossible results."""
 
     name: str
     head: Callable[..., Any]
@@ -124,7 +124,7 @@ class Layout:
         return False
 
     def doubt(self, evidence: Evidence, bound: Bound) -> str | None:
-        """Return what in the graph contradicts this layout, or None."""
+        """Return why the graph contradicts this layout, or None."""
         return None
 
     def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:

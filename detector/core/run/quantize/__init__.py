@@ -48,7 +48,7 @@ def quantize_network(
 
     ``kind``: one of ``int8.KINDS``. One calibration serves all kinds and batches. If
     ``--calibrate`` names a source, make a calibration from it. Otherwise use one saved in
-    ``folder``, or a packaged one. If it has no result for int8-u8-front, make int8-u8 instead.
+    ``folder``, or a packaged one. If the calibration lacks int8-u8-front, make int8-u8 instead.
 
     Raises UsageError if there is no calibration or no layer can be int8, SourceError for a source
     without frames, ModelError for a graph that is not fp32 or is above 2 GiB, OutputError for the

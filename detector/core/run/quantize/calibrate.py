@@ -151,8 +151,8 @@ def find_calibration(
 def _find_saved(
     network: Network, config: Config, folder: Path, by_graph: bool
 ) -> tuple[Calibration, list[str]]:
-    """Return the newest saved calibration that fits. One made with the requested --budget and
-    --calibrate-method is preferred. If none fits, return the packaged one."""
+    """Return the newest saved calibration that fits, preferably with the requested --budget and
+    --calibrate-method. If no saved calibration fits, return the packaged one."""
     expected, notes = model_key(network, by_graph=by_graph), []
     pattern = re.compile(re.escape(file_stem(network)) + "-[0-9a-f]{12}" + re.escape(SUFFIX))
     paths = [path for path in folder.glob(f"*{SUFFIX}") if pattern.fullmatch(path.name)]

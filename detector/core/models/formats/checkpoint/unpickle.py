@@ -135,7 +135,7 @@ class Instance:
     """A record of an instance: its class, its constructor's arguments, and its attributes."""
 
     __slots__ = ("arguments", "values")
-    path = ""  # "models.common.Conv"; each named class gets a subclass of this one
+    path = ""  # "models.common.Conv"; each class in the pickle gets a subclass with its path
 
     arguments: tuple[Any, ...]
     values: dict[str, Any]

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from detector.core.models.formats.darknet.weights import Filter
 
 SUFFIXES = (".cfg",)
-HASHED_BYTES = 4 << 20  # we hash this much of a cfg, and this much more of weights than it needs
+HASHED_BYTES = 4 << 20  # we hash at most this much of a cfg, or of weights beyond those needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def describe(architecture: CfgNetwork) -> CfgDescription:
 
 
 def _digest(path: Path, longest: int) -> bytes:
-    """Digest ``longest`` + 1 bytes: ``read_cfg`` and ``read_weights`` refuse a longer file."""
+    """Digest at most ``longest`` + 1 bytes: when we read a file that is longer, we refuse it."""
     with suppress(OSError):
         if path.is_file():  # opening a pipe would wait for its writer
             with path.open("rb") as file:

@@ -93,7 +93,7 @@ class AveragePool(Layer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route(Layer):
-    """Joins the channels of its inputs; with ``groups``, only group ``group_id`` of each."""
+    """Joins the channels of its inputs; with ``groups``, only group ``group_id`` of each input."""
 
     groups: int
     group_id: int
@@ -194,7 +194,7 @@ def read_architecture(
 
 
 def _check_size(sections: list[CfgSection], size: tuple[int, int]) -> None:
-    """Check --size first: with a wrong size, reading the layers reports a wrong [route]."""
+    """Check --size before the layers are read. With a wrong size, a [route] would get the blame."""
     try:
         stride = read_architecture(sections).stride
     except ModelError:

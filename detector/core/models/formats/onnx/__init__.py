@@ -206,7 +206,7 @@ def _read_output_shapes(path: Path, graph: ForeignGraph) -> list[tuple[int, ...]
 def _count_macs(
     path: Path, foreign: ForeignGraph, graph: onnx.ModelProto, rules: InputRules, notes: list[str]
 ) -> tuple[int, bool]:
-    """Return the MACs per picture, and whether this is an upper bound. If it is, add a note."""
+    """Return the MACs per picture, and whether they are an upper bound. If so, add to ``notes``."""
     from detector.core.models.formats.onnx.most_macs import most_macs
     from detector.core.models.graph.build import count_macs, uncounted
 

@@ -1,7 +1,7 @@
 """Limits for ONNX files, checked before anything is built from them.
 
 A small file may hold a huge model. An empty node takes two bytes in the file and a hundred in
-memory. In a chain of functions that call the next one twice, each doubles the graph. So we check:
+memory. If each function in a chain calls the next one twice, each doubles the graph. So we check:
 
 ``measure_bytes``  checks the file's fields, before protobuf builds objects from them
 ``measure_graph``  checks the nodes after inlining, and all names, before onnx reads the model

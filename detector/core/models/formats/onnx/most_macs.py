@@ -145,7 +145,7 @@ def _rises(graph: ForeignGraph, node: onnx.NodeProto, counts: set[str]) -> bool:
 
 
 def _is_target(name: str, readers: Mapping[str, Sequence[onnx.NodeProto]]) -> bool:
-    """Return whether a tensor is read only as a target shape (Reshape, Expand). It may hold -1."""
+    """Return whether a tensor is read only as a target shape (Reshape, Expand), perhaps with -1."""
     return all(
         node.op_type in ("Reshape", "Expand") and node.input[0] != name
         for node in readers.get(name, ())
@@ -174,7 +174,7 @@ def _largest_shapes(graph: ForeignGraph, node: onnx.NodeProto) -> list[tuple[int
 
 
 def _most_boxes(graph: ForeignGraph, node: onnx.NodeProto) -> list[tuple[int, ...]] | None:
-    """Return [(batch x classes x most, 3)]. most: all boxes, or the node's limit per class."""
+    """Return [(batch x classes x N, 3)]. N is the number of boxes, or a lower limit per class."""
     scores = graph.shape(node.input[1])
     if scores is None or len(scores) != 3:
         return None

@@ -250,7 +250,7 @@ def _is_map(dims: Dims) -> bool:
 
 
 def _has_levels(evidence: Evidence) -> bool:
-    """Such outputs are long tables with the same number of columns but other numbers of rows."""
+    """Return whether long tables have different numbers of rows but equal numbers of columns."""
     tables = [dims[-2:] for dims in evidence.outputs().values() if len(dims) in (2, 3)]
     shapes = {(rows, columns) for rows, columns in tables if (rows or 0) > FEW}
     return len(shapes) > len({columns for _, columns in shapes})

@@ -271,7 +271,7 @@ def put_prefix(graph: ForeignGraph, pixels: Pixels, *, planar: bool) -> None:
     """Put our input (u8 RGB NHWC) before the graph, then nodes for type, axes, channels and scale.
 
     ``planar``: the graph reads NCHW. The order of channels and the scale are folded into the first
-    convolutions, unless weights are float16 (small ones would become zero) or a mean is subtracted.
+    convolutions, unless weights are float16 (small values would become 0) or a mean is subtracted.
     """
     from onnx import TensorProto, helper
 

@@ -230,7 +230,7 @@ def fold_once(graph: ForeignGraph, work: int, kept: Set[str] = frozenset()) -> t
 def _gather_sides(
     graph: ForeignGraph, node: onnx.NodeProto, shapes: dict[str, Dims]
 ) -> NDArray[Any] | None:
-    """Add the result of a Shape to ``shapes``. For a Gather of such a result, return its sides."""
+    """Add the result of a Shape to ``shapes``. For a Gather of such a result, return the sides."""
     if any(name in graph.outputs for name in node.output):
         return None
     if node.op_type == "Shape" and (dims := graph.dims.get(node.input[0])) is not None:
@@ -381,7 +381,7 @@ def drop_unused(graph: ForeignGraph) -> None:
 
 
 def _refuse_fixed_sizes(graph: ForeignGraph, size: Size, exported: Size) -> None:
-    """Raise ModelError for the first such node: a grid of anchors, say, would be silently wrong."""
+    """Raise ModelError if a node may hold values for the exported size, such as old anchors."""
     for node in graph.nodes:
         if not _is_sizeless(graph, node):
             height, width = (own or new for own, new in zip(exported, size, strict=True))

@@ -21,7 +21,7 @@ class Value:
     channels: int
     height: int
     width: int
-    # If set, this value is ``folded`` with 2x2 blocks as channels. Only convolutions can read it.
+    # If set, this value has 2x2 pixels of ``folded`` as channels. Only convolutions can read it.
     folded: Value | None = None
 
     @property
