@@ -165,7 +165,7 @@ def plain(value: float) -> str:
 
 
 def csv_text(table: Table) -> str:
-    """Return CSV. Numbers have six significant digits. Cells cannot be read as formulas."""
+    """Return CSV. Numbers have six significant digits. Spreadsheets read no cell as a formula."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([column.key for column in table.columns])

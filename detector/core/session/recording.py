@@ -1,4 +1,4 @@
-"""The sums of a timeline as plain data, for one source, or added up for several sources."""
+"""Add up the times of a timeline, for one source or for several sources together."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class ThreadSum:
 
     @property
     def unplaced_ns(self) -> int:
-        """Difference between the kernel's counts and the sum of the splits."""
+        """CPU and ready time by which the kernel's counts differ from the sums of the splits."""
         parts = self.splits.values()
         cpu = sum(part.on_cpu_ns for part in parts)
         ready = sum(part.ready_ns for part in parts)
@@ -151,7 +151,7 @@ class ThreadSum:
         )
 
     def _foreign_share(self, burnt: Burnt | None) -> float | None:
-        """Add up the core time of all threads but this one. Return the share of other programs."""
+        """Return other programs' share of the core time that all threads but this one used."""
         if burnt is None or burnt.others_ns is None or not self.wall_ns:
             return None
         own = self.cpu_ns * min(1.0, burnt.wall_ns / self.wall_ns)

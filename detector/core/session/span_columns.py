@@ -18,7 +18,7 @@ from detector.core.timeline.timeline import OffTimeline, Timeline
 def span_columns(
     timelines: list[Timeline | OffTimeline],
 ) -> tuple[Iterator[tuple[str, NDArray[Any]]], int, int]:
-    """Return the columns of spans.npz with their names, the number of spans, and the number kept.
+    """Return the named columns of spans.npz, the number of spans, and how many spans were kept.
 
     Each column is computed when it is read, so only one is in memory at a time. The columns
     ``thread``, ``stage`` and ``kind`` contain indexes into ``thread_names`` and so on. The time off

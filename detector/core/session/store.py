@@ -223,7 +223,7 @@ class Session:
             ) from error
 
     def claim(self, *names: str) -> Path:
-        """List files before writing them. Return the path of the first. Raises OutputError."""
+        """List files before they are written. Return the first file's path. Raises OutputError."""
         try:
             known = _listed_names(self.folder)
             new = [name for name in names if name not in known]
@@ -321,7 +321,7 @@ class Session:
             ) from error
 
     def finish_rows(self) -> None:
-        """Give the file with all sources' rows its final name, if it has rows."""
+        """Give the file with all sources' rows its final name. If it has no rows, remove it."""
         rows = self.path(ROWS_SO_FAR)
         if not rows.exists():
             return
@@ -367,7 +367,7 @@ def add_to_session(folder: Path, name: str, content: bytes) -> Path:
 
 
 def _list_session_names(folder: Path) -> list[str]:
-    """Return the files that any session may have, and this one's files of passes and sources."""
+    """Return the names that any session may use, and this session's files of passes and sources."""
     more = [
         str(path.relative_to(folder))
         for pattern in (f"{PASSES}/*", "source-*.jsonl")

@@ -96,7 +96,7 @@ class Sink:
 
 
 class _OnlyDetections(Sink):
-    """A mix-in that applies --only-detections to a sink that does not apply it itself."""
+    """A mix-in for --only-detections: the sink gets only frames with detections."""
 
     def see(self, image: Image, detections: Detections) -> None:
         if len(detections):

@@ -45,7 +45,7 @@ def make_results(
     digits: int = 2,
 ) -> Iterator[dict[str, Any]]:
     """Yield one row for each detection, as in COCO's results format. ``category_ids``: class id ->
-    id to write; other classes are omitted. None: all get class id + 1. ``digits``: decimals of
+    id to write; other classes are omitted. None: every class id + 1. ``digits``: decimals of
     pixels."""
     for (x1, y1, x2, y2), score, class_id, track in python_values(detections):
         category = class_id + 1 if category_ids is None else category_ids.get(class_id)

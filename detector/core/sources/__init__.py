@@ -83,7 +83,7 @@ def refuse_pipe(spec: str, why: str) -> None:
 
 @contextmanager
 def keep_open(specs: Sequence[str]) -> Iterator[None]:
-    """Keep the bytes received from an address during the block: a run opens each source twice."""
+    """During the block, keep the bytes that an address sent: a run opens each source twice."""
     if not any(map(is_web, specs)):
         yield
         return
@@ -134,8 +134,8 @@ def open(
 
 def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:
     """Return the sources of a command line. Pictures named one by one form one source, and so do
-    the pictures of a folder or pattern. ``skip`` returns whether a file is an earlier output. Such
-    videos of a folder are omitted. Such ``specs`` are omitted if their source is listed, too."""
+    the pictures of a folder or pattern. ``skip`` returns whether a file is an earlier output. We
+    omit earlier outputs among a folder's videos, and in ``specs`` if it has their source, too."""
     from detector.core.sources._contents import PICTURE, kind_of
 
     earlier: set[str] = set()

@@ -14,7 +14,7 @@ from detector.core.errors.machine import ARM64
 from detector.core.stages.preprocess import yuv_to_rgb
 from detector.core.types import Colours, Image
 
-# Numbers of ITU-T H.273. HDR and wide gamuts look pale, so like cv2, we convert them to BT.709.
+# Numbers of ITU-T H.273. HDR and wide gamuts look pale. We convert them to BT.709, as cv2 does.
 BT709, UNSPECIFIED = 1, 2
 HDR_TRANSFERS = (16, 18)  # PQ and HLG
 WIDE_PRIMARIES = (8, 9, 10, 11, 12, 22)  # film, BT.2020, XYZ, both P3, EBU 3213

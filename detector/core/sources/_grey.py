@@ -24,7 +24,7 @@ OVERSHOOT = 2.0  # floats of 0..1 may reach this value after sharpening or enlar
 NARROW, NARROW_GUESSED = 0.1, 0.25
 NOISE = 7  # levels; grey whose contrast is at most this is not stretched
 OUTLIERS = 0.001  # share of the samples at either end that may be dead or hot pixels
-BEYOND = 1 / 16  # an outlier is farther from the rest than this share of the rest's range
+BEYOND = 1 / 16  # share of the other samples' range; an outlier is farther than this from them
 SAMPLED = 1 << 18  # samples of a picture used to find outliers
 FOLLOW_SHARE = 0.05  # a camera's range moves by this share of the way to each picture's range
 

@@ -1,4 +1,4 @@
-"""Before a picture is decoded, read the size that it claims, and refuse it if that is too large.
+"""Read the size that a picture claims before it is decoded, and refuse a size that is too large.
 
 A JPEG of one kilobyte can claim 32767x32767 pixels. libjpeg fills missing parts with grey, so
 decoding it takes 6 GB of memory and most of a minute. For a PNG, cv2 allocates as much memory as

@@ -62,8 +62,8 @@ class OpenPictures(SteppingSource):
         self._names = _make_output_names(paths)
         self.pts = -1
         self.left_out = ""  # reported at the end, after the notes on single pictures
-        # A note without its numbers -> (the first picture with it, the full note), the number of
-        # other pictures with it, its index in ``notes``.
+        # A note without its numbers -> (first picture with this note, full note), number of other
+        # pictures with this note, index in ``notes``.
         self._noted: dict[str, tuple[tuple[str, str], int, int]] = {}
         # Pictures decoded or being decoded, the next one first.
         self._ahead: deque[tuple[int, Pending[Read]]] = deque()
@@ -194,7 +194,7 @@ class OpenPictures(SteppingSource):
 
 
 def _make_output_names(paths: Sequence[str]) -> list[str]:
-    """Return each file's name, or its path below the common folder if several have that name."""
+    """Return each file's name, or its path below the common folder if files share the name."""
     names = [os.path.basename(path) for path in paths]
     repeated = {name for name, count in Counter(names).items() if count > 1}
     if not repeated:

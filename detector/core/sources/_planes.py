@@ -114,9 +114,9 @@ def copy_planes(source: Planes, target: Planes) -> None:
 
 
 class Easel:
-    """Pictures to draw boxes into, used in turn. If the writer draws, one is enough: it encodes a
-    frame before it draws the next. If other ``threads`` draw, each needs three: for the frame being
-    drawn, for a frame in the queue, and for a drawn frame that waits for its turn."""
+    """Pictures to draw boxes into, used in turn. If the writer draws, one picture is enough: the
+    writer encodes a frame before it draws the next. If other ``threads`` draw, each needs three:
+    for the frame being drawn, a frame in the queue, and a drawn frame that waits for its turn."""
 
     def __init__(self, *, bgr: bool = False, threads: int = 0) -> None:
         """``bgr``: an output needs BGR with boxes, so boxes are drawn into BGR."""

@@ -76,7 +76,7 @@ class WebPlace:
         return f"{stem}{suffix[:20]}"
 
     def link_to(self, url: str) -> WebPlace:
-        """Return the place of a link in this file, with our login if it is on the same host."""
+        """Return the place that a link in this file names, with our login on the same host."""
         info, at, host = urlsplit(self.whole).netloc.rpartition("@")
         parts = urlsplit(url)
         if at and parts.netloc == host and parts.scheme == self.scheme:
@@ -221,7 +221,7 @@ class WebFile:
 
 
 class WebObject(RangedObject):
-    """A file of a web server. If its connection is lost, it ends early, and ``error`` says why."""
+    """A web server's file. If the connection breaks, the file ends early; ``error`` says why."""
 
     place: WebPlace
     most_at_once = 1  # a connection stays open, so further blocks need no request

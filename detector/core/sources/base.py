@@ -85,7 +85,7 @@ def note_reduced(what: str, part: int) -> Background:
     )
 
 
-# NTSC's exact rates, by their usual decimal spelling, which is rounded.
+# The usual rounded spelling of an NTSC rate -> the exact rate.
 NTSC = {
     "23.976": Fraction(24000, 1001),
     "29.97": Fraction(30000, 1001),

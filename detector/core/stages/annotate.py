@@ -373,8 +373,8 @@ def _place_dots(
 
 
 def pixelate(picture: Picture, detections: Detections, class_ids: frozenset[int]) -> None:
-    """Make the objects of these classes unrecognisable, in place and irreversibly: each box becomes
-    a grid of blocks of one mean colour each, at most ``BLOCKS`` along its shorter side."""
+    """Make the objects of these classes unrecognisable, in place and irreversibly. Each box becomes
+    a grid with at most ``BLOCKS`` blocks along its shorter side. Each block has one mean colour."""
     height, width = size_of(picture)
     for (x1, y1, x2, y2), class_id in zip(
         detections.boxes.tolist(), detections.class_ids.tolist(), strict=True

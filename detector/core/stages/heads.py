@@ -26,8 +26,8 @@ from detector.core.types import Candidates
 
 Floats = NDArray[np.float32]
 
-# Limit on logarithms of sizes. The square of e^30 times any anchor fits in float32, and no picture
-# has a side of e^30 pixels.
+# Limit on logarithms of sizes. If an anchor's side is multiplied by e^30, the area still fits in
+# float32. No picture has a side of e^30 pixels.
 MAX_LOG_SIZE = np.float32(30)
 FEW_CLASSES = 8  # with so few, finding a cell's best class is faster than copying the cell
 

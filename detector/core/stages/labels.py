@@ -246,8 +246,8 @@ class LabelSpace:
 
 
 def _estimate_head(x1: float, y1: float, x2: float, y2: float) -> Sides:
-    """Estimate where a person's head is: at the top centre, at most 0.35 of the box's height. That
-    fits a person who is close and cut off; a standing person's is only a seventh of the height."""
+    """Estimate where a person's head is: at the top centre, at most 0.35 of the box's height. This
+    fits a person who is close and cut off. A standing person's head is only a seventh."""
     wide, high = x2 - x1, y2 - y1
     return x1 + 0.2 * wide, y1, x2 - 0.2 * wide, y1 + min(0.35 * high, 0.6 * wide)
 

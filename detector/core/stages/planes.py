@@ -1,7 +1,7 @@
 """Draw boxes, labels and blocks into the planes of a YUV 4:2:0 picture.
 
 Brightness is drawn pixel by pixel, as in BGR. A colour applies to 2x2 pixels: we draw it if any of
-the four is drawn, so that a line one pixel wide keeps its colour at odd positions.
+the four pixels is drawn, so that a line one pixel wide keeps its colour at odd positions.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from detector.core.types import (
 MOST_AREA = (21, 20)
 # Without this limit, a picture of 100:1 would get an input one cell high, too low for an object.
 LEAST_CELLS = 3
-# Pixels by which a scale misses the height. Above 1e-7, KleidiCV leaves scaling to OpenCV (5.0).
+# In pixels. If a scale misses the height by over 1e-7, KleidiCV leaves scaling to OpenCV (5.0).
 NUDGES = (2e-7, -2e-7, 3e-7, -3e-7)
 
 

@@ -1,4 +1,4 @@
-"""Detect whether anything moved since the last inferred frame; if not, reuse its detections.
+"""If nothing moved since the last inferred frame, reuse the detections of that frame.
 
 We compare the network's input in cells of 4x4 pixels, so that camera noise averages out. We compare
 with the last inferred frame, not the previous frame, so that slow changes add up and count.

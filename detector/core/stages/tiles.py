@@ -132,7 +132,7 @@ def each_given_tile(head: Callable[[Outputs], Candidates]) -> Callable[[Outputs]
 
 
 def each_tile(head: Callable[[Outputs], Candidates]) -> Callable[[Outputs], list[Candidates]]:
-    """Return a head that makes T ``Candidates`` of a frame's outputs [1, T, ...], one per input."""
+    """Return a head that turns a frame's outputs [1, T, ...] into T ``Candidates``."""
 
     def heads(outputs: Outputs) -> list[Candidates]:
         count = outputs[0].shape[1]
@@ -170,7 +170,7 @@ def join_tiles(
     max_det: int,
     conf: float = 0.0,
 ) -> Detections:
-    """Join the inputs' detections, by the rule above, into those of one picture, best first.
+    """Join the inputs' detections into those of one picture, as the module says, best first.
     ``found``: detections of each input, in pixels of the whole picture; ``shown``: the inputs'
     regions. ``agnostic``, ``max_det`` and ``conf``: see ``nms``."""
     boxes = np.concatenate([each.boxes for each in found])

@@ -37,8 +37,8 @@ GAP = "   "
 def brief_lines(
     console: SafeConsole, summary: Summary, closing: Sequence[str] = (), faster: Sequence[str] = ()
 ) -> Iterator[Text]:
-    """Yield the lines. ``closing``: lines from the wings (wings.py). ``faster``: lines about faster
-    settings that were measured; they replace the advice."""
+    """Yield the lines. ``closing``: lines of other packages (wings.py). ``faster``: lines about
+    faster settings that were measured; they replace the advice."""
     yield from map(Text, _result_lines(summary))
     if summary.frames.written:
         yield _rates_line(summary)

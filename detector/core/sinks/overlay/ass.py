@@ -162,7 +162,7 @@ def _format_color(bgr: Color) -> str:
 
 
 def label_texts(layout: DrawnLayout, detections: Detections, per_scale: float) -> Iterator[str]:
-    """Yield lines, each with labels at least a row apart. ``per_scale``: Fontsize at scale 1.0."""
+    """Yield lines. A line's labels are at least a row apart. ``per_scale``: Fontsize at scale 1."""
     row_height = ROW * per_scale * max((placed.scale for placed in layout.labels), default=0)
     lines: list[list[tuple[int, PlacedLabel]]] = []
     for base, placed in sorted(

@@ -232,7 +232,7 @@ class PacketCopier:
         self._packets = packets
 
     def copy_up_to(self, pts: int) -> None:
-        """Copy the packets of all streams up to ``pts``, in ticks of the video."""
+        """Copy all streams' packets up to the time ``pts``, in ticks of the video's time base."""
         needed = 0
         for number, packet in enumerate(self._held, 1):
             if self._is_due(packet, pts):
@@ -300,7 +300,7 @@ class PacketCopier:
 
 
 def _estimate_dts(packet: Any) -> int:
-    """Return the dts, or if it is missing, a lower bound of it."""
+    """Return the dts. If it is missing, return a lower bound."""
     if packet.dts is not None:
         return int(packet.dts)
     return int(packet.pts - REORDERED_S / packet.time_base)

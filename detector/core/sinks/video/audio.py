@@ -15,7 +15,7 @@ from detector.core.types import BACK_S
 
 _NAMES = {"audio": "audio", "subtitle": "subtitle track", "data": "data track"}
 DEFAULT_RATE = 48000  # samples/s, used if the encoder does not support the source's rate
-LONGEST_SLIP_S = Fraction(1, 50)  # in sound without stamps, longer gaps are filled with silence
+LONGEST_SLIP_S = Fraction(1, 50)  # if the output's sound has no stamps, silence fills longer gaps
 SILENCE_S = 1  # longest block of silence
 NEVER = Fraction(-(10**9)), Fraction(0)
 
@@ -46,8 +46,8 @@ class CarriedTrack:
         self._last_pts: int | None = None
         self._rewinds = 0  # how often the clock was set back before ``_held``
         self._left_s = Fraction(0)  # time of the last packet before the clock was set back
-        # For each part between rewinds, by number: (the end of its frames so far, on the source's
-        # clock; how many seconds earlier its packets are written).
+        # Number of a part between rewinds -> (time on the source's clock at which its frames end so
+        # far, seconds by which its packets are moved to earlier times).
         self._positions: dict[int, tuple[Fraction, Fraction]] = {}
         self._rules = rules
         self._filled_s = Fraction(0)  # end of the output so far, if gaps are filled

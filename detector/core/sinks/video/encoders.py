@@ -24,7 +24,7 @@ CURES = {
     "qsv": "it needs an Intel GPU and its driver (intel-media-va-driver, libvpl)",
     "svtav1": "pip install --force-reinstall av",
 }
-# Maps a part of FFmpeg's message about an installed driver to its meaning.
+# A part of FFmpeg's message on a machine with a driver -> what the message means.
 NVENC_CURES = {
     "libnvidia-encode": "the driver lacks its encoder; if this is a container, start it with "
     "NVIDIA_DRIVER_CAPABILITIES=all",

@@ -155,7 +155,7 @@ class H264File(YuvFile):
             options = {"preset": self.preset, "crf": CRF}
         if self.crf is not None:
             options["crf"] = str(self.crf)
-        # Only planes from the decoder have closed captions. For consistency, we always drop these.
+        # Only the decoder's planes have closed captions. For consistency, we always drop captions.
         options["a53cc"] = "0"
         return options
 

@@ -215,7 +215,7 @@ def _take_all(track: PipedTrack) -> Iterator[Any]:
 
 
 def _is_supported_data(data: Any) -> bool:
-    """Return whether FFmpeg labels the data correctly: in MP4 it labels unknown data as GoPro's."""
+    """Return whether FFmpeg labels the data correctly. In MP4 it labels unknown data as GoPro's."""
     return data.name != "bin_data" or "GoPro" in data.metadata.get("handler_name", "")
 
 

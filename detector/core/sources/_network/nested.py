@@ -2,12 +2,12 @@
 
 By itself, FFmpeg uses a playlist's options for every file that the playlist names (variants, keys,
 ``EXT-X-MAP``, segments), on any host, at every refresh. So we give PyAV a ``NestedOpener`` as
-``io_open``, which PyAV calls for each of these addresses. It chooses options for the address, and
-reads the bytes with FFmpeg's demuxer ``data``.
+``io_open``, which PyAV calls for each of these addresses. The opener chooses options for the
+address, and reads the bytes with FFmpeg's demuxer ``data``.
 
-If a callback fails, PyAV raises the exception only in this thread's next call, which may be for
-another container. So our callback never fails: a file that cannot be opened is empty, and
-``denied``, ``failure`` and ``given_up`` report why.
+If ``io_open`` fails, PyAV raises the exception only in this thread's next call, which may be for
+another container. So our ``io_open`` never fails: it returns an empty file instead. ``denied``,
+``failure`` and ``given_up`` report why.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class NestedOpener:
         self._missing, self.given_up = 0, ""
 
     def keep(self, container: Any) -> Any:
-        """Keep a container open: garbage collection could free its files before it (PyAV 18)."""
+        """Keep a container open: Python could free its files before the container (PyAV 18)."""
         self._containers.append(container)
         return container
 

@@ -2,9 +2,9 @@
 
 If a packet is damaged, FFmpeg often guesses the rest of the picture, returns it and only logs an
 error. PyAV can catch the log of its own FFmpeg. cv2 contains another copy of FFmpeg and has no such
-function. So we let cv2's copy log through PyAV's: its log callback becomes ``av_vlog`` of PyAV's
-library, which has the right signature. Messages less severe than errors are discarded there in C,
-without the GIL, so catching the log of an intact file costs nothing.
+function. So the log callback of cv2's copy becomes ``av_vlog`` of PyAV's library, which has the
+right signature. PyAV's library discards messages less severe than errors in C, without the GIL, so
+catching the log of an intact file costs nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import av._core
 from detector.core.sources._cv2 import cv2
 
 ERROR: int = av.logging.ERROR
-# Errors about metadata alone. FFmpeg refuses long texts in FLV, which GStreamer's flvmux writes.
+# Errors about metadata alone. FFmpeg refuses the long texts that GStreamer's flvmux writes to FLV.
 HARMLESS = ("AMF_DATA_TYPE_STRING parsing failed",)
 
 

@@ -43,7 +43,7 @@ IMAGE_PIPE_SUFFIX = "_pipe"  # suffix of demuxers of joined pictures, such as jp
 MOST_FPS = 1000  # a stated rate above this is the clock's resolution, such as DV's 60000
 JOINT_PACKETS = 2  # a key frame within this many packets after a gap means joined recordings
 PIPE_BYTES = 1 << 16  # bytes per read of a pipe
-# With a thread per frame, these decoders detect the same damage in some runs only.
+# With a thread per frame, these decoders detect some damage only in some of the runs.
 RACY_CODECS = ("mpeg4",)
 
 
@@ -123,7 +123,7 @@ def probe(path: str, choice: Choice = ANY) -> VideoInfo:
         errors = [message for name, message in complaints.take() if name == demuxer]
         stream, chosen = choose_track(path, container, choice.track)
         codec = stream.codec_context
-        states_size = codec is None or codec.width > 0  # before a picture is decoded
+        states_size = codec is None or codec.width > 0  # read before a picture is decoded
         first = _decode_first(container, stream)
         raw = is_raw(container)
         fps, guessed = find_rate(path, container, stream, choice.rate)

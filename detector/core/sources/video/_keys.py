@@ -1,8 +1,8 @@
 """Find out, without decoding, what a key frame promises to a decoder that starts there.
 
 Containers mark three kinds of packets as key frames; we tell these apart by the packet's bytes. IDR
-pictures: no picture stored after one refers to a picture before it. I pictures of open GOPs: their
-leading pictures (stored after the I picture, shown before it) refer to earlier pictures. Periodic
+picture: pictures stored after it never refer to pictures stored before it. I picture of an open
+GOP: its leading pictures (stored after it, shown before it) refer to earlier pictures. Periodic
 refresh: a decoder that starts there has a complete picture only some frames later.
 """
 

@@ -89,7 +89,7 @@ class DoubtError(Exception):
 @dataclass(frozen=True, slots=True)
 class Survey:
     """The pictures of a file according to its packets. ``shown``: their pts, ascending. ``stored``:
-    their pts in stored order. ``unreferenced``: in the same order, 1 if no picture refers to it."""
+    their pts in stored order. ``unreferenced``: per stored picture, 1 if no other refers to it."""
 
     shown: Sequence[int]
     keys: Sequence[Key]

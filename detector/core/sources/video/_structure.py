@@ -1,5 +1,5 @@
-"""Check whether a video file's structure is intact, and whether data is missing according to its
-sizes and index. Durations in headers are ignored."""
+"""Check whether a video file's structure is intact, and whether the sizes and the index in the file
+show that data is missing. Durations in headers are ignored."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ READ_BYTES = 1 << 16
 
 
 class FileBytes:
-    """Reads a file through ``pread(length, position)``, not a memory map, which would kill the
-    process if the file became shorter."""
+    """Reads a file through ``pread(length, position)``. A memory map would kill the process if the
+    file became shorter."""
 
     def __init__(self, pread: Callable[[int, int], bytes], size: int) -> None:
         self._pread, self._size = pread, size

@@ -338,7 +338,7 @@ class HandOverMixin(SteppingSource):
         self._successor = successor
         grabbed = all(successor.grab() for _ in range(count + 1))
         while grabbed and last_pts is not None and successor.pts <= last_pts:
-            self.counts.bad += 1  # the fast reader omitted it; now it is too late: pts must rise
+            self.counts.bad += 1  # the fast reader lost this frame; PyAV skips it: pts must rise
             grabbed = successor.grab()
         goes_on = f"continues from there{how}" if grabbed else "found no further frame either"
         self.notes.append(f"{stopped}; PyAV {goes_on}")

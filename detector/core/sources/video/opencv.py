@@ -62,8 +62,8 @@ class OpenCVSource(SteppingSource):
         self._unconverted = _complaints.Complaints("swscaler")
         weakref.finalize(self, self._unconverted.close)
         self._capture = self._open_capture()
-        # Release the capture before garbage collection does: that would hold the GIL and wait for
-        # cv2's threads, while a thread that logs a complaint waits for the GIL (a deadlock).
+        # Garbage collection would hold the GIL while it waits for cv2's threads. A thread that logs
+        # a complaint waits for the GIL: a deadlock. So we release the capture before that.
         weakref.finalize(self, _release, self._capture, self._complaints)
         if video.complaint:
             self.counts.ended_early = True
@@ -143,7 +143,7 @@ class OpenCVSource(SteppingSource):
     def _read_size(self) -> None:
         get = self._capture.get
         size = round(get(cv2.CAP_PROP_FRAME_WIDTH)), round(get(cv2.CAP_PROP_FRAME_HEIGHT))
-        # cv2 knows the container's angle, but not the pictures'. cv2 states angles clockwise,
+        # cv2 knows the angle of the container, but not of a picture. cv2 states angles clockwise,
         # while ffprobe and PyAV state them counter-clockwise.
         stated = self.video.rotation
         rotation = -round(get(cv2.CAP_PROP_ORIENTATION_META)) if stated is None else stated

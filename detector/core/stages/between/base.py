@@ -54,7 +54,7 @@ class Stage(ABC):
 
     @classmethod
     def lowest_conf(cls, settings: Any) -> float:
-        """Return the lowest score that the stage needs. It drops detections below --conf itself."""
+        """Return the lowest score that the stage needs. The stage drops detections below --conf."""
         return 1.0
 
     @classmethod
