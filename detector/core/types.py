@@ -110,7 +110,7 @@ class FrameTimes:
 class Frame:
     """One decoded picture.
 
-    ``index``: its number in the source, counted from 0 before ``--stride`` drops any; for a camera,
+    ``index``: its number in the source, from 0 (``--stride`` leaves gaps); for a camera,
     its number among received pictures. ``pts``: in ticks of the source's time base, as stored (it
     need not start at 0); ``time_s`` = pts * time_base. Both ignore jumps of the container's clock.
     ``behind``: how many ticks ``pts`` is behind that clock. ``rewinds``: how often that clock was
@@ -190,8 +190,8 @@ def size_of(picture: AnyPicture) -> tuple[int, int]:
 
 
 class PipedTrack(Protocol):
-    """A sound, subtitle or data track of a source that can be read only once. Its packets arrive
-    while frames are read."""
+    """A sound, subtitle or data track. The source can be read only once, so the track's packets
+    arrive while frames are read."""
 
     stream: Any  # the PyAV stream in the source's container
     ended: bool  # all packets have arrived; ``take`` returns the rest

@@ -1,6 +1,6 @@
 """The wings, and what each of them adds to the program.
 
-A wing is a folder next to the core with a file ``WING/wing.py``, whose ``ADDS`` lists most of its
+A wing is a folder next to the core. ``ADDS`` in its file ``WING/wing.py`` lists most of the wing's
 additions as literals. The core names no wing. It parses each ``WING/wing.py``, and imports a wing's
 files only when they are needed. Other additions are options in ``WING/config.py``, and files in
 folders such as ``commands/`` or ``sinks/``.
@@ -86,7 +86,7 @@ def import_files(package: str, *folders: str) -> list[ModuleType]:
 
 @cache
 def find_files(folder: str, *wings: str) -> Mapping[str, str]:
-    """Map name -> module for ``WING/folder`` of ``wings`` (none given: all). Imports no module."""
+    """Map name -> module for ``folder`` in each of ``wings``, by default all. Imports none."""
     return {
         name: f"detector.{wing}.{folder}.{name}"
         for wing in wings or names()
@@ -96,7 +96,7 @@ def find_files(folder: str, *wings: str) -> Mapping[str, str]:
 
 @cache
 def read_literal(module: str, name: str) -> Any:
-    """Return the literal from a line ``name = ...`` of a module or of a class in it; None without
+    """Return the literal from a line ``name = ...`` in a module or one of its classes; None without
     such a line. Reads the source file without importing it."""
     path = ROOT.parent.joinpath(*module.split("."))
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")

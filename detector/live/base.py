@@ -41,7 +41,7 @@ def format_day(time_s: float) -> str:
 
 
 def count_drops(dropped: Mapping[str, int], received: int) -> tuple[int, float]:
-    """Return the number and share of dropped frames, of those that pass the camera's ``rate``."""
+    """Return how many frames within the camera's ``rate`` were dropped, and their share."""
     above_rate = dropped.get("rate", 0)
     count = sum(dropped.values()) - above_rate
     return count, count / max(1, received - above_rate)
@@ -77,7 +77,7 @@ class Event:
 
 
 class EventTarget(Protocol):
-    """A receiver of events. ``send`` never blocks; ``lost`` counts undelivered events."""
+    """A receiver of events. ``send`` never blocks. ``lost`` counts events not delivered."""
 
     name: str
 
@@ -106,7 +106,7 @@ class ZoneShape(Protocol):
 
 class ZoneBook(Protocol):
     """The counts of a camera or file, kept by ``detector/tracks``. ``finish`` ends the counts and
-    returns the last ``Detections.scene``; so does each further call."""
+    returns the last ``Detections.scene``. Further calls return the same."""
 
     def shapes(self) -> Sequence[ZoneShape]: ...
     def finish(self) -> Any: ...

@@ -1,4 +1,4 @@
-"""Opens the outputs of each camera in a live run, and the receivers of its events.
+"""Opens the outputs of each camera in a live run, and the receivers of the run's events.
 
 DIR/CAMERA/detections-YYYY-MM-DD.jsonl    rows, always
 DIR/CAMERA/zone-events-..., zone-counts-...csv    with --zones

@@ -53,7 +53,7 @@ class CameraTally:
     live_ns: int = 0  # time today in which the camera was live or its pictures were processed
     rate_ns: float = 0.0  # integral of the camera's rate over ``rated_ns``
     rated_ns: int = 0  # today's time with a known rate
-    # The run's (counts, drops) when the day began, and at its summary, where the next day begins.
+    # The run's (counts, drops) at the day's start, and at its summary: the next day's start.
     before: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
     at_summary: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
 

@@ -29,8 +29,8 @@ FORGOTTEN_AFTER_NS = 10_000_000_000  # a picture is freed after this time withou
 @dataclass(frozen=True, slots=True)
 class Controls:
     """Lets a viewer control the run. ``cameras`` returns the names that ``start`` and ``stop``
-    accept. ``draw`` sets a camera's lines and zones, and returns a description of the changes and
-    the file that stores them."""
+    accept. ``draw`` sets a camera's lines and zones, and returns two texts: what changed, and the
+    file that stores the lines and zones."""
 
     cameras: Callable[[], Collection[str]]
     start: Callable[[str], None]
@@ -40,7 +40,7 @@ class Controls:
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    number: int  # 1 for the first picture of this camera that was kept
+    number: int  # counts the kept pictures of this camera, from 1
     image: Image  # u8 BGR [h, w, 3]; read-only
     taken_ns: int  # perf_counter_ns of the copy
     utc_s: float  # when the picture arrived; for files, when it was detected

@@ -43,8 +43,8 @@ class _ThreadClock:
 
 class Booking:
     """Books the engine's CPU time in one run of the loop. ``read`` takes a clock's number and
-    returns the clock's nanoseconds. It raises OSError or OverflowError if the thread has ended or
-    the clock cannot be read."""
+    returns the clock's nanoseconds. ``read`` raises OSError or OverflowError if the thread has
+    ended or the clock cannot be read."""
 
     def __init__(self, tasks: Tasks, read: Callable[[int], int] = time.clock_gettime_ns) -> None:
         self._tasks, self._read = tasks, read
@@ -54,7 +54,7 @@ class Booking:
         self._workers: dict[str, EngineCaller] = {}
         self._inside = 0  # inferences in flight
         self._rest_ns = 0  # remainder of the division, carried to the next reading
-        self._each_ns = 0  # what would be booked to an inference that was in flight all the time
+        self._each_ns = 0  # what each inference in flight got, added up over all readings
         self._last: EngineCaller | None = None  # the worker whose inference ended last
         self.readable = False  # whether any of these clocks can be read
 

@@ -1,7 +1,7 @@
-"""Per stage, the CPU time of the native threads that the decoder, encoder and engine start.
+"""Measure the CPU time of the native threads that each stage's decoder, encoder or engine starts.
 
-No system records who started a thread, so we infer it from time. A thread that is new after a
-stage's decoder, encoder or engine was opened, or after the stage's first call, belongs to that
+No system records who started a thread, so we infer it from time. If a thread starts while a
+stage's decoder, encoder or engine is opened, or during the stage's first call, it belongs to that
 stage. If two stages were starting threads at once, the name decides: the loop's threads have names,
 and a thread keeps its creator's name until a program changes it. The CPU time of any other thread
 is reported as unknown. Linux shows the times in /proc; a sandbox may hide them.
@@ -52,9 +52,9 @@ def times_of(task: int | None = None) -> Times | None:
 
 
 class RunQueue:
-    """Reads how long the thread that opened it was runnable without a core: the second number of
-    its schedstat (Linux, Documentation/scheduler/sched-stats.rst), in nanoseconds. The kernel
-    updates this number when the thread gets a core, so it is exact if the thread itself reads it.
+    """Reads how long its thread, which opened it, was runnable without a core, in nanoseconds: the
+    second number of schedstat (Linux, Documentation/scheduler/sched-stats.rst). The kernel updates
+    this number when the thread gets a core. So the number is exact if the thread itself reads it.
     The file stays open: reading takes 1 us, opening 10 us. Raises OSError if there is no file."""
 
     __slots__ = ("_file",)
@@ -175,7 +175,7 @@ class Natives:
         self._creators: dict[int, str] = {}  # thread -> the name inherited from its creator
         self._tasks = _ByStage(self._list_threads)  # cleared when a claim changes
         self._ours: set[int] = set()
-        # All threads' times when one of ours ended: later, that thread and others may be gone.
+        # The times of all threads, read when a thread of ours ends. Ended threads have no times.
         self._times_at_ends: dict[int, Times] = {}
 
     def forget_gone(self) -> None:
@@ -232,8 +232,8 @@ class Natives:
         return {task: times for task, times in readings if times is not None}
 
     def mark(self, calls: Mapping[str, int]) -> Mark:
-        """Read all clocks. If that took long, the caller had lost its core, and CPU time used
-        meanwhile would belong to no thread: read again. Return the quickest reading."""
+        """Read all clocks and return the quickest reading. A slow reading is repeated: the caller
+        lost its core during that reading, and CPU time used meanwhile would belong to no thread."""
         readings = [self._read_clocks(calls)]
         while readings[-1][0] > QUICK_READING_NS and len(readings) < MAX_READINGS:
             readings.append(self._read_clocks(calls))

@@ -21,7 +21,7 @@ _COLORS = {"work": "green", "wait_input": "yellow", "wait_output": "orange"}
 
 class ThreadRange:
     """Pushes the ranges of one span. Its ``attributes`` are built once, so that a range takes 70 ns
-    instead of 900. Each thread has its own, because a span sets their payload before each push."""
+    instead of 900. Each thread needs its own object: a span sets the payload before a push."""
 
     __slots__ = ("attributes", "pop", "push")
 

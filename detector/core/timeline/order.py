@@ -1,8 +1,8 @@
-"""The order of a frame's stages, and the groups of stages that run in one thread in turn.
+"""The order of a frame's stages, and the groups of stages that share a thread.
 
-Every run has the seven stages of ``spans.STAGES``. It may have more between nms and annotate
-(``stages/between``). Any unknown name counts as one of these. So we can also read a session with a
-stage that is not installed here.
+Every run has the seven stages of ``spans.STAGES``. A run may have more stages between nms
+and annotate (``stages/between``). Any unknown name counts as such a stage. So we can also read a
+session with a stage that is not installed here.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def is_after_inference(stage: str) -> bool:
 
 
 def ends_of_frames(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the stages that can complete a frame: write; if that is absent, all after infer."""
+    """Return the stages that can complete a frame: write or, without write, all after infer."""
     after_inference = tuple(filter(is_after_inference, names))
     return (WRITE,) if WRITE in after_inference else after_inference
 
 
 def grouped(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return group -> its stages, in order: the seven, and those that ``names`` adds to them."""
+    """Return group -> its stages in order. ``names`` may add stages to the seven."""
     stages = in_order(names)
     return {group: tuple(stage for stage in stages if group_of(stage) == group) for group in GROUPS}
 
@@ -52,5 +52,5 @@ MAX_FRAMES_PER_ROW = 16  # a batch holds at most this many frames per row
 
 def longest_batch(batch: int, images: int) -> int:
     """Return how many frames one batch may hold. It has ``batch`` rows, but frames that are not
-    inferred take no row. Half of the ``images`` in flight are left for the batch filled next."""
+    inferred take no row. Half of the ``images`` are left for the next batch."""
     return max(batch, min(MAX_FRAMES_PER_ROW * batch, images // 2))

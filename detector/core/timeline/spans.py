@@ -37,8 +37,8 @@ KINDS = (WORK, WAIT_INPUT, WAIT_OUTPUT, OTHER)
 
 class BusyMeter:
     """The time in which at least one of several threads was inside a stage: the union of their
-    intervals. Inference FPS are based on it, so that a slow reader or parallel requests do not
-    distort them."""
+    intervals. Inference FPS are based on this time, so that a slow reader or parallel requests
+    do not distort the FPS."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -258,7 +258,7 @@ MAX_ROWS = 300_000
 
 
 class Between:
-    """Totals of the time between spans. ``call_ns`` is all of it; the rest are as in ``Span``."""
+    """Totals of the time between spans. ``call_ns``: all this time. Other names: see ``Span``."""
 
     __slots__ = ("call_ns", "off_cpu_ns", "other_threads_ns", "ready_ns")
 
@@ -350,10 +350,10 @@ class ThreadTrack:
 
     def check_clocks(self, owner: Span | Between, passed: int) -> None:
         """Add to ``owner`` how long the thread was off a core in the ``passed`` nanoseconds up to
-        ``last``, and how much of that time it was ready, not blocked in a call.
+        ``last``. Also add how much of this time it was ready, not blocked in a call.
 
-        The clocks are read after the interval. What they count between its end and the reading is
-        left for the next check.
+        The clocks are read after the interval. The next check adds what they count between the
+        interval's end and this reading.
         """
         now = self._cpu_clock()
         missing = self.last - self._behind - now
@@ -417,7 +417,7 @@ class ThreadTrack:
 
 
 class FirstCall:
-    """A stage's first call on a thread. Threads that libraries then start count for this stage."""
+    """A thread's first call of a stage. New threads of libraries are booked to this stage."""
 
     def __init__(self, span: Span, natives: Natives) -> None:
         self._span, self._booked_threads = span, natives.book_threads(span.stage)

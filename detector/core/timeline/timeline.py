@@ -30,10 +30,10 @@ class Timeline:
     """The tracks of all threads. ``clock`` and ``cpu_clock`` return nanoseconds.
 
     ``cpu_clock`` is the thread's own CPU time. With ``process_clock``, as in the plain loop, a
-    stage's CPU time includes that of the process's other threads during its calls. ``run_queue``
+    stage's CPU time includes what the process's other threads use during its calls. ``run_queue``
     opens the count of how long the calling thread waited for a core. ``natives`` observes the
-    threads of libraries; None: they are not observed. ``max_rows``: how many rows to keep for each
-    stage and kind of wait: the first (in a file in ``folder``, if given); with ``ring``, the last.
+    threads of libraries; None: they are not observed. For each stage and kind of wait, we
+    keep the first ``max_rows`` rows (in a file in ``folder``, if set) or, with ``ring``, the last.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Timeline:
         self._natives = natives
         self._marks: list[Mark] = []
         bookings = {}
-        if natives is not None and process_clock is None:  # else it counts the engine's threads
+        if natives is not None and process_clock is None:  # process_clock counts engine threads
             bookings[INFER] = Booking(natives.tasks_of(INFER))
         self._make_track = partial(
             ThreadTrack,

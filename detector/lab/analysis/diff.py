@@ -24,7 +24,7 @@ SHORTEST_MS = 1e-12  # avoids ratios of zero for calls that took no time
 @dataclass(frozen=True, slots=True)
 class RunChange:
     """``ratio``: after / before, with its 95% interval (``low``, ``high``). ``p``: p value of the
-    test for a difference; that of a stage is corrected for the number of stages. ``smallest``: the
+    test for a difference; for a stage, corrected for the number of stages. ``smallest``: the
     least effect that the test detects in 9 of 10 cases."""
 
     what: str
@@ -100,8 +100,8 @@ def diff(before: SavedSession, after: SavedSession) -> list[RunChange]:
 def judge_gate(
     limit: float, frame: RunChange, load: OtherLoad | None, cpu: Sequence[CpuChange]
 ) -> tuple[Literal["passed", "failed", "not judged"], str]:
-    """Return the outcome of ``--max-regression`` and its reason. CPU times decide if the loads of
-    other programs differ, otherwise the end-to-end change ``frame``."""
+    """Return the outcome of ``--max-regression`` and its reason. If the loads of other
+    programs differ, CPU times decide. Otherwise the end-to-end change ``frame`` decides."""
     if load is not None and load.crowded:
         others = f"other programs used {max(load.before, load.after):.1f} of {load.cores} cores"
         return "not judged", f"{others}, so CPU times differ, too; repeat without them"

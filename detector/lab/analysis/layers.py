@@ -27,7 +27,7 @@ from detector.lab.session.network import (
 # Layers as rows
 
 BYTES = KNOWN_BYTES | {"i8": 1, "bool": 1, "int32": 4, "int64": 8}
-TOLERANCE = 0.1  # share; we explain larger differences of a forward pass and its layers' sum
+TOLERANCE = 0.1  # share; we explain larger differences between a pass and its layers' sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ def describe_outside(facts: LayersFacts) -> str | None:
 
 COMPUTE, MEMORY, LAUNCH = "compute", "memory", "launch overhead"
 NEITHER = "neither"
-ABOVE = 1.05  # a layer above this share of its roof shows a peak measured too low; 5% is chance
+ABOVE = 1.05  # above this share of its roof, a layer's peak was measured too low; 5% is chance
 LEAST_SHARE = 0.1  # share of the roof; a layer that reaches less is limited by something else
 
 

@@ -72,8 +72,8 @@ def fewest_rounds(rows: int, share: float = 1.0) -> int:
 
 
 def sign_p(values: Sequence[float], centre: float = 0.0) -> float:
-    """Return the two-sided p of Wilcoxon's signed-rank test that ``values`` lie symmetrically
-    around ``centre``. Values equal to ``centre`` are dropped; p is 1 if no others remain."""
+    """Return the two-sided p of Wilcoxon's signed-rank test. Hypothesis: ``values`` lie
+    symmetrically around ``centre``. Values equal to it are dropped; p is 1 if none remain."""
     away = np.asarray(values, np.float64) - centre
     away = away[away != 0]
     count = len(away)
@@ -89,7 +89,7 @@ def sign_p(values: Sequence[float], centre: float = 0.0) -> float:
 
 
 def rank_interval(values: Sequence[float], alpha: float) -> tuple[float, float, float]:
-    """Return lower bound, Hodges-Lehmann estimate and upper bound; few values: infinite bounds."""
+    """Return lower bound, Hodges-Lehmann estimate and upper bound; infinite for few values."""
     series = np.asarray(values, np.float64)
     pairs = np.sort(((series[:, None] + series[None, :]) / 2)[np.triu_indices(len(series))])
     at = _find_critical_sum(len(series), alpha) + 1
@@ -185,8 +185,8 @@ def _smallest_effect(values: Sequence[float], alpha: float, floor: float) -> flo
 
 
 def share_of_look(rounds: int, last: bool) -> float:
-    """Return the share of ALPHA to spend after this many rounds; 0 if no look is due. ``last``: no
-    rounds follow, and the figures are not the reason. We then spend the rest of ALPHA."""
+    """Return the share of ALPHA to spend after this many rounds; 0 if no look is due. ``last``: the
+    rounds end for another reason than the figures. We then spend the rest of ALPHA."""
     if last:
         return sum(look >= rounds for look in LOOKS) / len(LOOKS) or 1 / len(LOOKS)
     return 1 / len(LOOKS) if rounds in LOOKS else 0.0

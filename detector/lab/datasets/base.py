@@ -25,7 +25,7 @@ MAX_PATH = 4096  # characters; the system rejects longer paths
 
 @dataclass(slots=True)
 class Dataset:
-    """Labelled pictures, in the order of the labels. They are frames of ``video``, if given.
+    """Labelled pictures, in the order of the labels. If there is a ``video``, they are its frames.
     ``category_ids``: class id -> its id in a COCO JSON; empty for other labels."""
 
     path: str
@@ -178,7 +178,7 @@ def _ends(path: str) -> Iterator[str]:
 
 
 def _index_ends(paths: Sequence[str]) -> dict[str, int | None]:
-    """Map the ends of paths to their indexes; None if several paths share the end."""
+    """Map each end of a path to the path's index; None if several paths share the end."""
     places: dict[str, int | None] = {}
     for at, path in enumerate(paths):
         for end in _ends(path):

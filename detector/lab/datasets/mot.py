@@ -1,5 +1,5 @@
-"""MOTChallenge: the folder of a sequence with gt/gt.txt, img1/ and seqinfo.ini; a folder of such
-folders; or a gt.txt with a video.
+"""MOTChallenge. Labels are the folder of a sequence (gt/gt.txt, img1/ and seqinfo.ini), a folder
+of such folders, or a gt.txt with a video.
 
 A row is: frame, id, x, y, w, h, considered, class, visibility. Frames and pixels count from 1. A
 row whose ``considered`` is 0 is an ignored box. A class counts as labelled in a sequence if any of
@@ -63,7 +63,7 @@ LEAST_IOU = 0.5 - float(np.finfo(float).eps)
 TRACKS_ENDINGS = (".txt", ".mot.txt", "-detected.mot.txt")  # file name: SEQUENCE and one of these
 
 MAX_FRAMES = 4_000_000  # frames of a sequence: nearly two days at 25 FPS
-KEYS = ("seqlength", "imwidth", "imheight")  # keys of a seqinfo.ini for whole numbers
+KEYS = ("seqlength", "imwidth", "imheight")  # keys of a seqinfo.ini whose values are whole numbers
 
 Rows = dict[int, list[list[float]]]  # frame (from 0) -> its rows
 
@@ -174,7 +174,7 @@ def _read_sequence(
 
 
 def _read_rows(file: Path, first_pixel: int) -> Rows:
-    """Return rows of nine columns, pixels counted from 0. A missing column (class) is set to 1."""
+    """Return rows of nine columns, pixels counted from 0. Missing columns are set to 1."""
     rows: Rows = {}
     for line, text in read_lines(file):
         values = parse_numbers(file, line, [part for part in re.split(r"[,\s]+", text) if part], 6)

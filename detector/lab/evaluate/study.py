@@ -1,7 +1,7 @@
 """Run a dataset through one engine.
 
-A frame takes the same path as in every run (``run.detect``), with two differences: nothing is
-drawn, and the head returns a detection for each class of a box, mapped to the scored classes.
+A frame takes the same path as in every run (``run.detect``), with two differences. Nothing is
+drawn. The head maps a box's classes to the scored classes, and returns a detection for each.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def run_study(
 
 class Study:
     def __init__(self, dataset: Dataset, mapping: ClassMap | None, tracked: bool = False) -> None:
-        """``tracked``: open each sequence as its own source, so that no track spans two of them."""
+        """``tracked``: open each sequence as its own source, so no track spans two sequences."""
         self.dataset = dataset
         self.mapping = mapping
         self.bound: ClassPairs | None = None
@@ -154,7 +154,7 @@ class Study:
 
 
 def map_head(network: Network, bound: ClassPairs) -> Network:
-    """Make the head return a detection for each class of a box, mapped to ``bound.targets``."""
+    """Make the head return a detection for each of ``bound.targets`` that a box belongs to."""
     from detector.core.stages.doubt import check_results
     from detector.core.stages.nms import map_classes
 

@@ -104,8 +104,8 @@ def _time(
 
 
 def find_levels(curve: Sequence[Bandwidth], threads: int) -> list[CacheLevel]:
-    """Return the rate of each cache, then of memory. A cache's rate is the highest rate of the
-    largest set that fits into half of the cache, and of all larger sets."""
+    """Return the rate of each cache, then of memory. A cache's rate is the highest rate among
+    the largest set that fits into half of the cache and all larger sets."""
     own = [one for one in curve if one.threads == threads]
     levels = []
     for name, size, shared in read_cache_sizes():

@@ -4,9 +4,9 @@ A module ``NAME.py`` defines ``PASS``, a ``base.Pass``. This adds ``--only NAME`
 and passes/NAME.json. ``critical_path.py`` is the shortest example. A pass imports its profiler
 inside its function. The types of facts are in detector/lab/session/passes.py.
 
-A pass runs with the engine, precision, threads, ... of the plain run: ``Occasion.config`` has its
-choices. A pass declares intended differences in ``varies``. If there are others, its facts are
-rejected. Facts have a ``slowdown``, or ``undisturbed`` says why the pass slows nothing down.
+A pass runs with the engine, precision, threads, ... of the plain run, as in ``Occasion.config``.
+A pass declares intended differences in ``varies``. If it has any other difference, we reject its
+facts. Facts have a ``slowdown``, or ``undisturbed`` says why the pass slows nothing down.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def run_passes(occasion: Occasion, names: Sequence[str], say: Say) -> None:
 
 
 def _add_executions(record: PassRecord, one: Pass[Any], occasion: Occasion) -> PassRecord:
-    """Add the executions to the record. Discard its facts if any differs from the run's."""
+    """Add the executions to the record. If one differs from the run's, discard the facts."""
     if not record.available:
         return record
     try:

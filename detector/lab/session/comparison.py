@@ -50,7 +50,7 @@ class ModelCounts:
 @dataclass(frozen=True)
 class RowRoof:
     """Inference compared with this computer's roofline. ``share``: the part of the roofline that it
-    reached. ``bound``: what limits it. Peaks are those of the variant's threads together."""
+    reached. ``bound``: what limits it. Peaks are for all threads of the variant."""
 
     share: float
     bound: str

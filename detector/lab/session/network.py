@@ -227,7 +227,7 @@ class RooflineFacts:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One of torch's operators as torch.profiler reports it: per frame in ``TorchFacts``, per batch
+    """One operator of torch, by torch.profiler: figures are per frame in ``TorchFacts``, per batch
     in ``DeviceFacts``. ``self_ms``, ``total_ms``: CPU time without and with callees. ``device_ms``,
     ``device_total_ms``: GPU time without and with callees. ``..._mb``: memory allocated minus
     memory freed, which may be negative."""

@@ -5,7 +5,7 @@
 
 We read exports of nsys 2026.4 (schema 3.28), 2022.4.2, 2023.4.4 and 2024.2.3. An export lacks empty
 tables, so every table is optional here. Times are nanoseconds from the recording's start. A
-recording may contain several runs. A range named "run" is around each run, and a mark states its
+recording may contain several runs. Each run is inside a range named "run", and a mark states its
 queue lengths. If a process has ranges outside its runs, these are returned last, as one more run.
 """
 
@@ -254,7 +254,7 @@ def _read(database: sqlite3.Connection, tables: Mapping[str, set[str]], path: st
         program = programs.get(window.process)
         run = _build_run(window, ranges, names, calls(window), own_kernels, program)
         if not window.outside:
-            # A run's mark precedes its range "run", so the last mark before it belongs to the run.
+            # A run's mark precedes its range "run", so the last mark before the range is its own.
             marks = loops(Window(window.process, 0, max(window.start_ns, ranges[0][4])))
             extended = _extend_to_neighbours(window, windows)
             gpu = extended._replace(process=UNKNOWN_PROCESS)
@@ -277,7 +277,7 @@ def _extend_to_neighbours(window: Window, windows: Sequence[Window]) -> Window:
 
 
 class Window(NamedTuple):
-    """A period of a process, usually a run. ``outside``: what lies in the runs is left out."""
+    """A period of a process, usually a run. ``outside``: the period except its runs."""
 
     process: int
     start_ns: int
@@ -291,7 +291,7 @@ Row = tuple[int, str, str, int, int, int | None]
 
 
 class _Runs:
-    """The times of each process's runs, which may overlap. UNKNOWN_PROCESS has all of them, too."""
+    """The times of each process's runs, which may overlap. UNKNOWN_PROCESS has all runs."""
 
     def __init__(self, windows: Iterable[Window]) -> None:
         self._starts: dict[int, list[int]] = defaultdict(list)
@@ -320,7 +320,7 @@ class _Runs:
 def _group_by_run(
     ranges: Sequence[Row], windows: Sequence[Window], runs: _Runs
 ) -> list[tuple[Window, list[Row]]]:
-    """Return each run's ranges, then ranges outside runs. A process without runs is one run."""
+    """Return each run's ranges, then ranges outside runs. A process without runs counts as one."""
     last = max((end or start for *_, start, end in ranges), default=0)
     first = min((start for *_, start, _ in ranges), default=0)
     processes = sorted({tid // PROCESS for tid, *_ in ranges})
@@ -418,7 +418,7 @@ class _Export:
         }
 
     def ranges(self) -> Iterator[Row]:
-        """Yield our ranges, by start. A range's kind is the name of its category."""
+        """Yield our ranges in order of their starts. A range's kind is the name of its category."""
         kinds = {}
         for domain, tid, category, text in self._events(
             "domainId, n.globalTid, n.category", CATEGORY

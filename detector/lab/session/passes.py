@@ -78,9 +78,9 @@ class Execution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """The executions of a pass. ``execution``: that of the plain run. ``measured``: all that the
-    pass measured, without duplicates; empty if nothing ran again. ``on_purpose``: fields that it
-    varies by design. ``differs_in``: all fields that differed. ``text``: a summary, such
+    """The executions of a pass. ``execution``: that of the plain run. ``measured``: the distinct
+    executions that the pass measured; empty if nothing ran again. ``on_purpose``: fields that the
+    pass varies by design. ``differs_in``: all fields that differed. ``text``: a summary, such
     as "openvino int8, like the run"."""
 
     execution: Execution
@@ -316,8 +316,8 @@ class Collection:
 @dataclass(frozen=True, slots=True)
 class MomentsFacts:
     """A row for each written frame, recorded at ``at_ns`` on the spans' clock. The first row covers
-    the time since ``began_ns``. ``threads``: by their names in the spans; ``library`` is all
-    threads of libraries. ``faults``: page faults of the process since the previous row;
+    the time since ``began_ns``. ``threads``: name in the spans -> times; the key ``library`` holds
+    all threads of libraries. ``faults``: page faults of the process since the previous row;
     ``disk_faults``: how many read from disk. ``mhz``: mean clock of the cores; empty if unknown.
     ``keys``: key frames of the source; null if unknown. ``cost_us``: median cost of a row.
     ``slowdown``: time of the run with the rows / without them."""
@@ -365,7 +365,7 @@ FACTS: dict[str, type[Any]] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRecord:
     """A file passes/NAME.json. ``facts``: of the type in FACTS; None if not ``available``, and
-    ``reason`` says why. ``undisturbed``: why the pass slowed nothing down; None if it did.
+    ``reason`` says why. ``undisturbed``: why the pass did not slow the run; otherwise None.
     ``seconds``: duration of the pass. ``ran``: the executions that it measured."""
 
     available: bool

@@ -48,7 +48,8 @@ class StepRow:
 
 
 class GpuBusy(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The time with a running kernel and its share of the run; ``reason``: why they are unknown."""
+    """``busy_s``: the time with a running kernel. ``busy_share``: its share of the run. ``reason``:
+    why the figures are unknown."""
 
     available: bool
     reason: str | None = None
@@ -83,9 +84,8 @@ class CallRow:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """One run of a recording. ``ranges``: number of ranges. ``open_ranges``: number of ranges
-    omitted because they had no end in the recording. ``outside``: True if this row is no run, but
-    the ranges of a process outside all runs."""
+    """One run of a recording. ``open_ranges``: number of ranges omitted because they had no end in
+    the recording. ``outside``: True if this is no run, but a process's ranges outside all runs."""
 
     process: Count
     program: str | None
@@ -126,7 +126,7 @@ class ProfileHeader:
     """The part before the passes. ``overhead``: pass -> its time per frame / that of the plain run,
     for passes that ran the pipeline. ``undisturbed``: pass -> why it caused no slowdown.
     ``not_available``: pass -> why it could not run. ``ran``: pass -> the engine and precision that
-    it measured, and whether in the run itself or anew: "openvino int8, like the run".
+    it measured, in the run itself or in a new run: "openvino int8, like the run".
     ``latency_ms``: percentiles of the time from reading a frame to writing it."""
 
     schema: int = PROFILE_SCHEMA
@@ -148,7 +148,7 @@ class ProfileHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileDocument(ProfileHeader):
-    """``passes``: name -> record. In the JSON each is a top-level key next to the header's."""
+    """``passes``: name -> record. In JSON, each record is a top-level key next to the header's."""
 
     passes: Mapping[str, PassRecord]
 

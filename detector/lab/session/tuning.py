@@ -45,7 +45,7 @@ class Tuning:
 
     With --target, ``settings`` are the cheapest that reach ``target_fps`` in every round, or the
     fastest if none do (``reached`` is false). ``frames_share``: share of frames that are processed.
-    ``video``: what happens to the video. ``ceilings``: part of the run -> FPS if it cost nothing.
+    ``video``: what happens to the video. ``ceilings``: part of the run -> FPS without it.
     ``command``: what to type.
     """
 

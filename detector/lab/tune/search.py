@@ -7,10 +7,10 @@ in alternating rounds (``compare/rounds.py``).
    then, without a target, queue and encoding. After each round, drop settings that agree too little
    with fp32, and the slower half (successive halving; Jamieson and Talwalkar, arXiv:1502.07943).
 2. If a target is not reached, try the best settings with each single change that has a cost. Then
-   try sets of these changes, the cheapest first: the cost is the loss of agreement with fp32 (in
+   try sets of these changes, the cheapest first: compare the loss of agreement with fp32 (in
    steps of STEP), then the change of the video, then the number of options. A set is tried only if
-   a run without inference reaches the target and the set's expected speed, which is (speed of the
-   best settings) x (its gains), is at least REACH x target. REACH is below 1: gains may overlap.
+   both hold: a run without inference reaches the target, and (speed of the best settings) x (gains
+   of the set) is at least REACH x target. REACH is below 1, since gains may overlap.
 3. In a final, the best settings alternate with the defaults. In every round they must reach the
    target or, without a target, beat the fastest round of the defaults. If they miss a target, the
    next set gets a final. After the time limit, at most LATE sets get a final: the cheapest that
@@ -194,7 +194,7 @@ class Search:
         return defaults
 
     def _halve(self, axis: str, best: Settings, floor: float) -> Settings:
-        """Return the fastest of ``best`` and its changes in ``axis``."""
+        """Return the fastest settings: ``best``, or ``best`` with a change in ``axis``."""
         combined = [combine(best, one, self.plain) for one in self._changes if one.axis == axis]
         changes = [one for one in combined if one != {**self.plain.named, **self.plain.loop}]
         for at in range(0, len(changes), MOST_OPEN - 1):

@@ -38,7 +38,7 @@ DISPLAY_NAMES = {PROGRAM: "busy thread", REQUEST: "free request", IMAGE: "free i
 @dataclass(frozen=True, slots=True)
 class LoopShape:
     """The limits of a loop. ``requests`` and ``images``: sizes of its two pools. ``queue_batches``:
-    how many filled batches may wait for a worker. ``results``: how many results for the writer."""
+    filled batches that may wait for a worker. ``results``: results that may wait for the writer."""
 
     batch: int
     concurrency: int

@@ -31,7 +31,7 @@ Piece = tuple[str, int, int]
 def call_rows(
     calls: Sequence[CudaCall], works: Sequence[DeviceWork], edges: Sequence[int]
 ) -> list[CallRow]:
-    """Return each phase's rows, sorted by time on the path. ``edges``: the phases' four bounds."""
+    """Return each phase's rows, sorted by time on the path. ``edges``: the 4 bounds of 3 phases."""
     if not calls:
         return []
     walk = _Walk(_drop_nested(calls), works)
@@ -83,7 +83,7 @@ class _Walk:
             self._of_stream[work.stream].append(work)
 
     def find_awaited(self, call: CudaCall, until: int) -> DeviceWork | None:
-        """Return the last GPU work that the call waited for, and that ended in it by ``until``."""
+        """Of the GPU work that the call waited for, return the last that ended by ``until``."""
         work = _find_last(self._works, until)
         while work is not None and work.end > call.start:
             launch = self._launches.get(work.correlation)

@@ -1,8 +1,8 @@
 """The critical path: the chain of calls and hand-overs that fills the steady state of a run.
 
 It is walked backwards from the last frame of the steady state. Each call leads to the predecessor
-that ended last. The time between these two calls is a hand-over (waking a thread, a lock, the
-interpreter) and a wait of the later call. Self times and waits add up to the wall time exactly.
+that ended last. The time between these two calls (waking a thread, a lock, the interpreter) is a
+hand-over: a wait of the later call. Self times and waits add up to the wall time exactly.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from detector.lab.session.read import SavedSession
 
 
 class PathCall(NamedTuple):
-    """A call on the path. ``wait_ns``: from the end of the call that it waited for to its start."""
+    """A call on the path. ``wait_ns``: from the end of the awaited call to this one's start."""
 
     at: int
     self_ns: int
@@ -115,7 +115,7 @@ def critical_path(graph: ActivityGraph) -> CriticalPath | None:
 
 
 def _find_steady_state(graph: ActivityGraph, written: list[int]) -> tuple[int, int]:
-    """Return the ends of two frames: the first, and the last to end before the last read began."""
+    """Return when the first frame ended, and the last one that ended before the last read."""
     reads = [one.start_ns for one in graph.activities if one.stage == READ]
     until = max(reads, default=max(written))
     inside = [when for when in written if when <= until]

@@ -34,8 +34,8 @@ LARGER = 4  # the batch to try is this many times the run's batch
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A change that may make a run faster. ``change``: name of its what-if row. ``options``: those
-    of the run in this row (in words: ``how``); None: the row gives an upper bound of the gain.
+    """A change that may make a run faster. ``change``: name of its what-if row. ``options``:
+    what this row's run changes (in words: ``how``); None: the row gives an upper bound of the gain.
     ``words``: what a user types. ``does``: effect of the words; "" if they are not offered."""
 
     change: str

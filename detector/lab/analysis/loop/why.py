@@ -1,7 +1,7 @@
 """Explain why single frames were slow, compared with the median frame.
 
-A slow frame is traced to the call that delayed it, by the rules of ``activities``: one of its own
-calls, or a call of an earlier frame that it waited for. A call's excess is its time above the
+By the rules of ``activities`` we find the call that delayed a slow frame: one of its own calls, or
+a call of an earlier frame that it waited for. A call's excess is its time above the
 median of its stage. We report the cause that explains most of the excess, if that is at least half.
 """
 
@@ -39,8 +39,8 @@ class RunEvidence:
 
 
 class ThreadTimes(NamedTuple):
-    """Milliseconds that a thread ran on a core (``cpu``) or waited for one (``ready``). From
-    moments (one a frame), ``ready`` is an upper bound; ``spread_ready`` spreads waits evenly."""
+    """Milliseconds that a thread ran on a core (``cpu``) or waited for one (``ready``). If
+    they come from moments, ``ready`` is an upper bound; ``spread_ready`` spreads waits evenly."""
 
     cpu: float
     ready: float
@@ -172,7 +172,7 @@ class Explanation:
         return _ms(one) - self.medians[one.stage]
 
     def _find_delaying_call(self, frame: int) -> int:
-        """Return the call with most excess among this frame's calls and those they waited for."""
+        """Of this frame's calls and the calls that they awaited, return that with most excess."""
         best, since = self._calls[frame][0], self.activities[self._calls[frame][0]].start_ns
         for stage, wait_ms, at in self._waits_of(frame):
             calls = [at]
@@ -315,7 +315,7 @@ class _MomentIndex:
             self.library_rate = float(np.median(rates))
 
     def _shares(self, start: int, end: int) -> Iterator[tuple[int, float]]:
-        """Yield the index of each moment that overlaps, and what share of its period does."""
+        """Yield the index of each moment in this time, and the share of its period in this time."""
         ends = self._ends
         first = max(1, int(np.searchsorted(ends, start, side="right")))
         for row in range(first, len(ends)):

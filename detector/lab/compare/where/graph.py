@@ -72,8 +72,8 @@ def _list_tensors(model: onnx.ModelProto) -> set[str]:
 
 
 def _map_floats(model: onnx.ModelProto, others: set[str]) -> dict[str, str]:
-    """Map the name that a tensor has in an fp32 graph to this graph's float tensor with the same
-    values. ``others``: the other graph's tensors."""
+    """Return name -> float tensor of this graph. The name is that of the same tensor in an fp32
+    graph. ``others``: the other graph's tensors."""
     from onnx import TensorProto
 
     constants = {tensor.name for tensor in model.graph.initializer}

@@ -379,7 +379,7 @@ def _tick(x: float, y: float, text: str, anchor: str = "middle") -> str:
 
 
 def _short(value: float) -> str:
-    """Round to three digits, or from 100 on to an integer. Write tiny or huge numbers as 1e+06."""
+    """Round to three digits, and from 100 on to an integer. Tiny and huge numbers: 1e+06."""
     if value == 0 or 1e-3 <= abs(value) < 1e6:
         return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
     return f"{value:.0e}"
