@@ -22,8 +22,8 @@ import pytest
 from detector.core.errors import secrets
 
 with suppress(ImportError):
-    # Importing readline tells child processes that the terminal has 80 columns. Import it now and
-    # undo that, so that results do not depend on which test imports it first.
+    # Importing readline tells child processes that the terminal has 80 columns. Import readline
+    # and undo this effect now, so that no result depends on which test imports readline first.
     import readline  # noqa: F401
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
@@ -32,13 +32,13 @@ for name in ("COLUMNS", "LINES"):
 pytest_plugins = ["tests.cpu_times"]
 
 CHECKOUT = Path(__file__).parents[1]
-# These folders come last, so that their modules do not hide others.
+# These folders come last, so that their modules do not hide other modules.
 sys.path += [str(CHECKOUT / "scripts"), str(CHECKOUT / "training")]
-# In tests, runs choose an engine without timing the engines, which takes seconds and depends on the
-# machine. The tests of this self-timing turn it on.
+# In tests, runs choose an engine without timing the engines. The timing takes seconds, and depends
+# on the machine. The tests of this self-timing turn it on.
 os.environ["DETECT_VIDEO_SELF_TIMING"] = "0"
 # OpenVINO's converter would send telemetry for each conversion, from a fork of this process. With
-# None in sys.modules, its import of the telemetry module fails.
+# None in sys.modules, the converter's import of the telemetry module fails.
 sys.modules["openvino_telemetry"] = None
 
 
@@ -115,7 +115,7 @@ def own_secrets() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def own_environment() -> Iterator[None]:
-    """After each module, restore the variables that imports set. With those that ray sets, a fork
+    """After each module, restore the variables that imports set: with the variables of ray, a fork
     would differ from a new interpreter. Fail if torch turned off this thread's subnormal numbers.
 
     Keep the variables that our import of cv2 sets. Without them, we would assume that the user
@@ -216,8 +216,8 @@ def pytest_sessionfinish() -> None:
 
 
 def pytest_runtest_setup() -> None:
-    """Reset the scheduler. If root runs SVT-AV1, it gives the process and its children real-time
-    priority, and two such processes would block a machine with two cores."""
+    """Reset the scheduler. Under root, SVT-AV1 gives the process and its children real-time
+    priority. Two such processes would block a machine with two cores."""
     if hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) != ORDINARY:
         for thread in os.listdir("/proc/self/task"):
             with suppress(OSError):  # the process has just ended
@@ -243,7 +243,7 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 @pytest.fixture
 def local_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Return a function that sets the time zone. It is UTC when the test begins."""
+    """Return a function that sets the time zone. The zone is UTC when the test begins."""
 
     def use(name: str) -> None:
         monkeypatch.setenv("TZ", name)

@@ -1,12 +1,12 @@
 """Run the command in a fork of a server that has already done the imports.
 
 A short run spends most of its time on imports. The server (``python -m tests.forked``, one per
-process of pytest) imports once and starts no thread. Every command line then runs in a fork of
-it, like ``python -m detector``: a process with its own exit status, streams, folder, environment,
-signals and memory. The only difference: modules and the packaged YAML are already loaded.
+process of pytest) imports once and starts no thread. Every command line then runs in a fork of the
+server. A fork is like ``python -m detector``: a process with its own exit status, streams, folder,
+environment, signals and memory. But modules and the packaged YAML are already loaded.
 
 A fork cannot test imports: which modules a command loads, and what they read from the environment
-while they load. ``tests/cli/command.py`` starts a new interpreter for these.
+while they load. ``tests/cli/command.py`` starts a new interpreter for such tests.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from typing import Any, NoReturn
 CHECKOUT = Path(__file__).parents[1]
 LIBRARIES = ("click", "numpy", "yaml", "cv2", "av", "onnx", "rich.console", "nvtx")
 # onnxruntime is missing because it starts a thread. torch has a server of its own, since runs on
-# other engines must not find it imported.
+# other engines must not find torch imported.
 TORCH = "torch"
 NEED_TORCH = "detector.core.engines.torch."
 LENGTH = struct.Struct("!Q")
@@ -357,7 +357,7 @@ def main(path: str, libraries: list[str]) -> None:
     gc.collect()
     gc.freeze()  # keeps the pages of these objects shared between forks
     # OpenBLAS starts its threads on import, ends them before a fork, and starts them again when
-    # needed. Threads of other libraries would be missing in a fork, which might wait for them.
+    # needed. A fork would lack the threads of other libraries, and might wait for them.
     if fork() == 0:
         os._exit(0)
     os.wait()
@@ -384,7 +384,7 @@ def parse_packaged() -> None:
 def leave(code: int, libraries: list[str]) -> None:
     """End this fork like an interpreter, but without destroying every module.
 
-    Destroying them would take most of the time of a short command: it writes to each object that
+    Destroying the modules would take most of a short command's time: it writes to each object that
     was imported before the fork, so the system must first copy the object's page. The rest is done:
     threads are joined, exit functions run, cycles are collected, streams are flushed, and the
     libraries' destructors run (except torch's, which take as long again). Tests that start a new

@@ -296,7 +296,7 @@ NEEDS = [
     ((1, 3, 0), None, 1),
     ((1, 3, 2), None, 3),  # a disk is equally slow when other threads use the cores
     ((1, 0, 8), (8, 8, 0), 9),  # no thread waits for a core, so all time counts
-    ((1, 0, 8), (4, 2, 6), 3),  # while it is blocked, the library works for 2 of 8 ms
+    ((1, 0, 8), (4, 2, 6), 3),  # while the stage is blocked, the library works for 2 of 8 ms
     ((1, 0, 8), (4, 2, 2), 7),  # the library accounts for 4 of 8 ms, a disk for 4
     ((1, 0, 8), (4, 2, 3), 1 + 8 * 2 / 5),  # the library works for 2 of its 5 ms, so for 2/5 of 8
     ((1, 3, 0), (6, 5, 20), 4),  # an encoder works in the background without delaying calls
@@ -321,8 +321,8 @@ def test_need_of_a_stage_excludes_waits_for_a_core(own, theirs, needed, calls):
 
 def load_with_waits(others, **stretched):
     """Return the load of a run in which the writer and its encoder use most CPU time. ``others``:
-    cores used by other programs. ``stretched``: stage -> milliseconds that its own thread waits for
-    a core; its library's busiest thread waits as long."""
+    cores used by other programs. ``stretched``: stage -> milliseconds that the stage's thread waits
+    for a core; the busiest thread of the stage's library waits as long."""
     of_stages = {"read": 1, "infer": 2, "write": 2}
     theirs = {"infer": 2, "write": 5}
     stretched_stages = {}

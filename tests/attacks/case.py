@@ -55,7 +55,7 @@ class Case:
     of these codes. ``may_change``: files that the command may change, as its outputs.
     ``modes``: path -> mode. ``owners``: path -> user id, if root runs the attacks.
     ``plain_user``: take away root's right to ignore modes (fresh processes only).
-    ``pages``: path -> what two web servers send (see ``two_servers``); their addresses replace
+    ``pages``: path -> what two web servers send (see ``two_servers``). Their addresses replace
     ``{own}`` and ``{other}`` in .yaml files. ``wants_login``: the first server requires a login.
     ``visits``: what visitors of the case's page send (see ``visitors``); ``{port}`` in ``argv`` is
     the page's port.

@@ -1,8 +1,8 @@
 """Coverage-guided fuzzing of the program's own binary readers, by atheris (libFuzzer).
 
-The fuzzer keeps inputs that reach new branches of the reader, and damages them further. So it gets
-past checks that reject purely random damage. Each reader runs in its own process. An error that is
-not documented ends the process. The input that caused it is kept.
+The fuzzer keeps inputs that reach new branches of the reader, and damages them further. So the
+fuzzer gets past checks that reject purely random damage. Each reader runs in its own process. An
+error that is not documented ends the process. The input that caused the error is kept.
 
     pip install 'detect-video[fuzz]'
 """

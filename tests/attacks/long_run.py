@@ -20,8 +20,8 @@ from tests.attacks.running import FAILURES, Outcome, Server
 
 MOST_KEPT = 20  # failed cases kept per kind and failure; further ones are only counted
 GOOD = "handled"
-# The count of cases that ended with an exit code of Python or of a library. These cases allow that
-# code, so they also count as handled.
+# The column of cases that ended with an exit code of Python or of a library. Such a case allows
+# that code, so the case also counts as handled.
 LIBRARY_END = "library"
 
 

@@ -3,8 +3,8 @@
     python -m tests.attacks.mutants            # the figures of docs/reading.md, from 300 mutants
     python -m tests.attacks.mutants --list     # every mutant that differs, and where its file is
 
-A mutant is one of ten small videos with random damage, the same in each run. The reference is
-``ffmpeg -v error``: how many frames it decodes, and which lines it writes to standard error.
+A mutant is a damaged copy of one of ten small videos. Each run makes the same random damage. The
+reference is ``ffmpeg -v error``: the frames that it decodes, and its lines on standard error.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ DAMAGES = (flip_bits, overwrite, blank, cut_off, cut_out)
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one mutant. ``exit``: the exit code with which our run on it would end."""
+    """The result of one mutant. ``exit``: the exit code that detect-video would give for it."""
 
     path: Path
     seed: str

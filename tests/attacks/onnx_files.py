@@ -1,5 +1,5 @@
-"""Hostile ONNX files. ``cases(seed)`` yields random (name, files) without end; ``known()`` yields
-the named ones.
+"""Hostile ONNX files. ``cases(seed)`` yields random cases without end; ``known()`` yields the named
+cases. A case is (name, files).
 
 ``files``: path -> content; the model is ``m.onnx``. Random cases change one to four fields of a
 valid export (a dimension, a type, a name, an attribute, a version), or its bytes.
@@ -190,7 +190,7 @@ def _from_constants(operator: str, *constants: object, **attributes: object) -> 
 
 
 def _operands(operator: str, *lists: object) -> Change:
-    """Insert an operator before the output. Its inputs: the output's tensor, then the constants."""
+    """Insert an operator. Its inputs: the tensor that the last node reads, then the constants."""
 
     def change(model: onnx.ModelProto) -> None:
         names = [_constant(model, f"list{at}", np.asarray(one)) for at, one in enumerate(lists)]
@@ -205,7 +205,7 @@ def _range(model: onnx.ModelProto) -> None:
 
 
 def _chain_of_giants(model: onnx.ModelProto) -> None:
-    """Chain sums of shapes like [2^12, 1] and [1, 2^12]. Shape inference finds no shape there."""
+    """Add tensors of shapes like [2^12, 1] and [1, 2^12]. Shape inference finds no shape there."""
     name = _constant(model, "long", np.ones(1 << 12, np.float32))
     for at in range(8):
         shape = _constant(model, f"s{at}", np.array([-1, 1], np.int64))

@@ -1,6 +1,6 @@
 """Lay out a case, have a server run it, and check its exit codes, output and files.
 
-ROOT/work     the current folder: the files of the case, and unrelated ones of the user
+ROOT/work     the current folder: the files of the case, and unrelated files of the user
 ROOT/home     HOME, with files
 ROOT/tmp      TMPDIR, empty
 ROOT/seen     the output

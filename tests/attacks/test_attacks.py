@@ -1,4 +1,4 @@
-"""A few fixed cases of the attacks. Other tests show that each check of the attacks can fail.
+"""A few fixed cases of the attacks. The other tests here show that each check can fail.
 
 ``scripts/attack --minutes 30 --seed N`` is the long run.
 """
@@ -29,7 +29,7 @@ from tests.conftest import CHECKOUT
 from tests.waiting import PATIENCE_S
 
 SEED = 1
-# Number of cases of a kind that the ordinary tests run; default 2.
+# Kind -> number of its cases that the ordinary tests run; 2 for a kind that is not listed.
 COUNTS = {
     "cache": 6, "checkpoints": 8, "command lines": 10, "darknet": 10, "nsys files": 5, "onnx": 8,
     "pictures": 4, "safetensors": 8, "saved runs": 5, "texts": 16, "videos": 4, "kills": 4,

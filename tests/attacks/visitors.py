@@ -41,7 +41,7 @@ class VisitResult:
 @dataclass(frozen=True)
 class Target:
     port: int
-    root: Path  # the case's folder, which no reply may contain
+    root: Path  # the case's folder; no reply may contain its path
 
     def fill(self, piece: bytes) -> bytes:
         return piece.replace(b"{port}", str(self.port).encode())
@@ -137,7 +137,7 @@ def _check_still_works(target: Target, locked: bool) -> Iterator[tuple[str, str]
 
 
 def _ask(target: Target, path: str, token: str) -> bytes:
-    """Send a request, connecting again if the page closed the connection to make room."""
+    """Send a request. Connect again if the page closed the connection to make room."""
     head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
     end = time.monotonic() + PATIENCE_S
     while True:

@@ -121,8 +121,8 @@ def run_job(place: Path, *words: str, env: dict[str, str] | None = None) -> Ende
 def list_faults(
     place: Path, ended: Ended, count: int, deadly: Sequence[str], patience_s: float = 0.0
 ) -> list[str]:
-    """Return the faults of a job. It has none if exactly the ``deadly`` items failed, and no file
-    or process is left. ``patience_s``: time for processes to end once their parent was killed."""
+    """Return the faults of a job: none if exactly the ``deadly`` items failed, and no file or
+    process is left. ``patience_s``: time for processes to end once their parent was killed."""
     items = ended.result.get("items", {})
     failed = {one["name"]: one for one in ended.result.get("failures", ())}
     faults = []

@@ -136,8 +136,8 @@ def run_with_kills(
 ) -> Killed:
     """Run a job to its end while sending SIGKILL at random moments; resume it if it was killed.
 
-    Each kill waits for a number of finished items, and then for a random time in ``delay_s``. It
-    may come while a model loads, during an item, or between items. ``count`` counts the finished
+    Each kill waits for a number of finished items, and then for a random time in ``delay_s``. A
+    kill may come while a model loads, during an item, or between items. ``count`` counts finished
     items in OUT (by default, their markers). By default, ``kill_worker`` kills a local worker.
     """
     count, kill_worker = count or count_done, kill_worker or _kill_a_worker
@@ -223,8 +223,8 @@ def is_worker(pid: int) -> bool:
 
 
 def list_faults(sources: Path, out: Path, clips: list[Path]) -> list[str]:
-    """Return the faults of a job that ended. It has none if every item is listed once and has
-    complete results, and no other file is left."""
+    """Return the faults of a job that ended. A job has no fault if every item is listed once and
+    has complete results, and no other file is left."""
     return [
         *_faults_of_items(sources, out, clips),
         *_faults_of_files(out),

@@ -33,12 +33,12 @@ SIDES = (32, 48)  # sides of the model's input
 
 
 # ----------------------------------------------------------------------
-# A model whose detections depend on all pixels of a picture and of earlier ones in the batch.
+# A model whose detections depend on all pixels of a picture and of earlier pictures in the batch.
 
 
 class ChecksumRequest(NullRequest):
     def infer(self, n: int) -> list[NDArray[np.float32]]:
-        """Return [n, 4]: two CRC-32s in 16-bit halves: of each picture, and of the batch so far."""
+        """Return [n, 4]: CRC-32s of each picture and of the batch up to it, in 16-bit halves."""
         rows, values, so_far = self.slot[:n], [], n
         for row in rows:
             own = zlib.crc32(row.tobytes())
@@ -96,7 +96,7 @@ def checksum_model(batch: int = 1) -> LoadedModel:
 
 def picture(number: int, width: int = WIDTH, height: int = HEIGHT) -> NDArray[np.uint8]:
     """Return u8 RGB [h, w, 3]: a square that moves over drifting noise, so that encoders predict
-    pictures from each other and no two are equal."""
+    pictures from each other, and all pictures differ."""
     noise = np.random.default_rng(7).integers(0, 120, (height, width, 3), dtype=np.uint8)
     image = np.roll(noise, (number, 2 * number), (0, 1))
     left = 5 * number % (width - 16)

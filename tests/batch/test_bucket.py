@@ -1,4 +1,4 @@
-"""Jobs whose sources and results are in an object store. Here, a store in memory replaces Google's.
+"""Jobs whose sources and results are in an object store. Here, a fake replaces Google's store.
 test_storage.py uses a server."""
 
 from __future__ import annotations

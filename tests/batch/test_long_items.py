@@ -40,7 +40,7 @@ def items(*sizes: int) -> list[Item]:
 @pytest.mark.parametrize(
     ("sizes", "workers", "expected"),
     [
-        ([400], 2, {"0": 8}),  # a worker's share is 200 MB; a part is a quarter of it
+        ([400], 2, {"0": 8}),  # a worker's share is 200 MB; a part is a quarter of the share
         ([400], 1, {}),
         ([400, 400, 400], 2, {"0": 3, "1": 3, "2": 3}),
         ([100] * 8, 2, {}),  # each item already is a quarter of a worker's share

@@ -91,7 +91,7 @@ def run_whole(task: Task, model: OpenModel, place: Path) -> tuple[LocalOutputs, 
 
 @pytest.mark.slow
 def test_parts_are_detected_on_the_canvas_of_their_file(clip, model, outputs, monkeypatch):
-    """Parts run on the model whose canvas fits the file, not on the one with the default canvas."""
+    """Parts run on the model for the file's canvas, not on the model for the default canvas."""
     fitting, paths = checksum_model(), []
     monkeypatch.setattr(OpenModel, "loaded_for", lambda _, path: paths.append(path) or fitting)
     for request in fitting.engine.requests:

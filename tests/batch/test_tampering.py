@@ -1,4 +1,4 @@
-"""Folders of jobs that were tampered with, and the checks that detect it.
+"""Tampered folders of jobs, and the checks that detect the tampering.
 
 ``scripts/batch_check tampered`` runs hundreds of random cases.
 """
@@ -36,7 +36,7 @@ def job(tmp_path_factory):
     return tampering.make_job(tmp_path_factory.mktemp("tampered") / "job")
 
 
-# Regressions: each of these once failed.
+# Regressions: each of these cases once failed.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("harm", "seed"),
@@ -235,7 +235,7 @@ def test_error_for_too_many_open_files_names_the_limit_to_raise(tmp_path):
 
 
 def test_journal_that_names_another_file_is_refused(manifest, tmp_path):
-    """While rolling back the journal, SQLite would delete that file."""
+    """SQLite would delete the named file while it rolls back the transaction of the journal."""
     manifest.with_name("manifest.sqlite-journal").write_bytes(b"x" * 600 + SUPER_JOURNAL)
     with pytest.raises(OutputError, match="another file"):
         Manifest.open(manifest)

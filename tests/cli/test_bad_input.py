@@ -57,7 +57,7 @@ def final_files(folder):
 
 
 def check_clip(source, model, folder):
-    """Run the command on a clip. Check its outputs, and that it used less than 3 GB of memory."""
+    """Run the command on a clip. Check its outputs, and that its peak memory is below 3 GB."""
     number = source.name[:2]
     code = 3 if number in REFUSED else 7 if number in DAMAGED else 0
     frames = WHOLE[number] if number in WHOLE else 0 if code == 3 else count_by_ffmpeg(source)

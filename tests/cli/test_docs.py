@@ -63,7 +63,7 @@ def command_lines():
 ALL = list(dict.fromkeys(command_lines()))  # without repeats
 CAMERA_LINES = [line for line in ALL if re.search(r"rtsp://|cameras\.yaml|--loop", line)]
 LINES = [line for line in ALL if line not in CAMERA_LINES]
-# These commands spend seconds on measuring and have their own tests. Only nightly tests run their
+# These commands spend seconds on measuring and have their own tests. Only nightly tests run these
 # lines; other test runs just parse the options.
 LONG = [line for line in LINES if line.split()[1] in ("compare", "doctor", "profile", "tune")]
 

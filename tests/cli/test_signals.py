@@ -96,7 +96,7 @@ def check_end(process: subprocess.Popen[str], folder: Path, number: int, handled
 def sweep(folder: Path, number: signal.Signals, *arguments: object, moments: int) -> list[int]:
     """Send the signal at moments from the start to the end of the command. Return the exit codes.
 
-    The fastest run so far decides when the end is, since the first run may have been slow.
+    The fastest run so far gives the time of the end, since the first run may have been slow.
     """
     began = time.monotonic()
     process = start(folder, *arguments)

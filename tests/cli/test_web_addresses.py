@@ -218,7 +218,7 @@ def test_server_for_a_single_client_gets_only_one_connection(tmp_path, out):
 
 
 def listens(pid: int) -> bool:
-    """Return whether the process has a socket. To connect would use up its only connection."""
+    """Return whether the process has a socket. We must not connect: it serves one client only."""
     with suppress(FileNotFoundError):  # the process closed a file meanwhile
         folder = Path(f"/proc/{pid}/fd")
         return any(os.readlink(one).startswith("socket:") for one in folder.iterdir())

@@ -30,7 +30,7 @@ CASES = [
     for precision, graph in engines.find(name).precisions.items()
     if graph == "fp32"
 ]
-# Relative rounding error of each precision, about half a unit in the last place.
+# Relative rounding error: half a unit in the precision's last place, and a whole unit for fp32.
 STEP = {"fp32": 2**-23, "tf32": 2**-11, "fp16": 2**-11, "bf16": 2**-8}
 
 
@@ -165,7 +165,7 @@ def test_outputs_stay_valid_until_their_request_infers_again(case):
         for request, picture in zip(engine.requests, inputs, strict=True):
             request.slot[:] = picture
             results.append(request.infer(1))
-            request.slot[:] = 0  # the caller may refill it
+            request.slot[:] = 0  # the caller may refill the slot
         for outputs, picture in zip(results, inputs, strict=True):
             case.assert_answers(outputs, picture)
         engine.requests[0].slot[:] = inputs[2]
@@ -222,7 +222,7 @@ def test_each_precision_agrees_with_torch_in_fp32_on_a_random_network(case):
 
 def test_infer_lets_other_threads_run(computing):
     """Another thread notes the time while infer runs, which is impossible if infer holds the GIL.
-    On a busy machine it may take several attempts."""
+    On a busy machine, the test may take several attempts."""
     notes, stop = [], threading.Event()
 
     def has_notes_throughout() -> bool:

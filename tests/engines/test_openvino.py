@@ -39,7 +39,7 @@ def openvino():
 
 
 def convolutions(engine) -> dict[str, str]:
-    """Return the precision of each convolution of the graph; fail if one is in two layers."""
+    """Return each convolution's precision; fail if a convolution is in two layers."""
     found = [
         (node, layer.precision)
         for layer in engine.execution()

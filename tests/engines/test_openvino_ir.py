@@ -43,7 +43,7 @@ GREEN = [("green", 0.8, box) for box in BOTH]
 def write(
     folder: Path, export: exports.Export, *, half: bool = False, text: str = METADATA
 ) -> Path:
-    """Write a folder with .xml, .bin and, unless ``text`` is empty, metadata.yaml with ``text``."""
+    """Write a folder with .xml and .bin. ``text``: content of metadata.yaml; empty: no file."""
     inside = folder / "yolov8n_openvino_model"
     inside.mkdir()
     convert(export, inside / "yolov8n.xml", half=half)

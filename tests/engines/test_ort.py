@@ -129,7 +129,7 @@ def test_missing_cuda_is_noted_only_if_there_is_a_gpu(without_cuda, monkeypatch,
 
 
 def patch_session(monkeypatch, providers_of):
-    """Let sessions report ``providers_of(requested)``. If that raises, opening a session fails."""
+    """Let sessions report ``providers_of(requested)``. If the call raises, no session opens."""
     real = onnxruntime.InferenceSession
 
     def session(source, settings, providers, enable_fallback, disabled_optimizers):

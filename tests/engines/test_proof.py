@@ -62,7 +62,7 @@ def tamper_file(path: Path) -> None:
 
 
 def tamper_both(path: Path) -> None:
-    """Zero the weights and write their digest into the manifest. This attack once succeeded."""
+    """Zero the weights; write the file's digest into the manifest. This attack once succeeded."""
     tamper_file(path)
     manifest = store.read_manifest(path)
     manifest |= {"file_sha256": hashlib.sha256(path.read_bytes()).hexdigest()}

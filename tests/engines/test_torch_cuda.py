@@ -345,7 +345,7 @@ def test_memory_trial_and_run_use_the_same_kind_of_tensor(fakes):
 
 class FakeMemory:
     """Memory in bytes, as torch's allocator reports it. A picture needs ``need`` bytes at the peak
-    of its run, and ``kept`` bytes after it. Other streams can then use the difference."""
+    of its run, and ``kept`` bytes after its run. Other streams can then use the difference."""
 
     def __init__(self, total: int, need: int, kept: int) -> None:
         self.total, self.need, self.kept = total, need, kept

@@ -83,7 +83,7 @@ def test_option_bf16_all_runs_every_layer_in_bf16(network):
 
 @pytest.mark.slow
 def test_sensitive_layers_stay_float32_in_mixed_bf16(network):
-    """In yolov4-tiny, the sensitive layers are the first ones. They have up to 20% of the MACs."""
+    """In yolov4-tiny, the first layers are sensitive. These layers have up to 20% of the MACs."""
     with engines.open("torch", network, EngineOptions(precision="bf16")) as engine:
         layers = {layer.name: layer.precision for layer in engine.execution()}
         sensitive = sensitive_nodes(network.graph)
@@ -274,7 +274,7 @@ print(counters["stats"]["unique_graphs"])
 """
 
 
-# Turn off what saves time only if there are many kernels: parallel compiler processes, precompiled
+# Turn off the features that save time only with many kernels: parallel compilers, precompiled
 # headers, and a trial compilation for each set of the CPU's vector instructions.
 COMPILED_ONCE = {
     "TORCHINDUCTOR_COMPILE_THREADS": "1",

@@ -2,9 +2,9 @@
 
 Only the device can read its addresses, and no GPU reads another GPU's memory. Access beyond an
 allocation is an error. Copies and runs are queued. They execute in stream order when a caller waits
-for an event or the stream. So a host array that is read too early is stale, and one that is
-overwritten too early corrupts the upload. Each thread has its own current context. Durations,
-parallel streams and a GPU's arithmetic are not simulated.
+for an event or the stream. So a host array that is read too early is stale. A host array
+that is overwritten too early corrupts the upload. Each thread has its own current context.
+Durations, parallel streams and a GPU's arithmetic are not simulated.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Device:
     def tick(self) -> int:
         return next(self._ticks)
 
-    # Each thread has a stack of current contexts; below it is the CUDA runtime's own context.
+    # Each thread has a stack of contexts. The lowest entry is the CUDA runtime's own context.
     def push(self, number: int = 0) -> None:
         self._stack.append(number)
 

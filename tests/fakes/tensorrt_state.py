@@ -19,7 +19,7 @@ Gpu = tuple[str, tuple[int, int]]
 class State:
     """The state that tests inspect. ``alive``: False simulates a machine without a driver, on which
     TensorRT crashes. ``int8_kernels``, ``tf32_kernels``: False simulates that TensorRT chose no
-    such kernel, because it found none, or because others were faster. Without int8 kernels, Q and
+    such kernel: it found none, or other kernels were faster. Without int8 kernels, Q and
     DQ remain layers around a convolution in float."""
 
     def __init__(self, device: Device, gpus: Sequence[Gpu], major: int) -> None:

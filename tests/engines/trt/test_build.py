@@ -102,7 +102,7 @@ def test_own_options_reach_the_builder(tensorrt, tmp_path):
     made = tensorrt.fake.builds[0]
     assert (made["workspace"], made["level"], made["portable"]) == (64 << 20, 1, True)
     assert (made["hardware"], made["verbosity"]) == ("AMPERE_PLUS", "LAYER_NAMES_ONLY")
-    # The plan contains a runtime. We let it start, because we built the plan.
+    # The plan contains a runtime. We let this runtime start, because we built the plan.
     with engines.open("trt", ready.network, ready.options) as engine:
         assert {layer.precision for layer in engine.execution()} == {"unknown"}
 

@@ -77,7 +77,7 @@ def found_in(network, outputs) -> list[Detections]:
 def by_onnx_runtime(network: Network, pictures) -> list[list[np.ndarray]]:
     """Run the graph in ONNX Runtime. A bf16 graph runs in float32 with explicit rounding.
 
-    One thread adds in the same order as the fake TensorRT, so that int8 values round the same way.
+    One thread adds in the same order as the fake TensorRT, so that int8 values are rounded alike.
     """
     if network.precision == "bf16":
         network = replace(network, graph=rounded(network.graph), path=None)

@@ -24,7 +24,7 @@ ILLEGAL = 700
 BEFORE, FRAMES = 3, 6  # frames before the device dies, and in the whole run
 
 # Functions that an inference calls, for each package. A test lets the device die at the first call
-# of one of them after ``BEFORE`` frames.
+# of one of these functions after ``BEFORE`` frames.
 RUNNING = {
     "pycuda": (
         "Context.push Context.pop Event.record memcpy_htod_async memcpy_dtoh_async "

@@ -1,6 +1,6 @@
 """Simulated runs: from given durations, compute when each call of a loop starts and ends.
 
-The times depend only on earlier batches, so one pass over the batches is enough.
+The times of a batch depend only on earlier batches, so one pass over the batches is enough.
 ``test_real_run_obeys_the_graph`` checks the same rules against real runs of the loop.
 """
 

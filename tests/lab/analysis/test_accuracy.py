@@ -1,4 +1,4 @@
-"""Compare eval's figures, by faster-coco-eval, with our own evaluator and calculations by hand."""
+"""Compare eval's figures (from faster-coco-eval) with our evaluator and calculations by hand."""
 
 import numpy as np
 import pytest

@@ -48,7 +48,7 @@ def judged(outcomes, wanted, scores=None):
         # overlap with a crowd is the share of the detection that the crowd covers
         ([HERE], [0.9], truth([0, 0, 100, 100], crowd=[0]), [NEITHER]),
         ([HERE], [0.9], truth([0, 0, 100, 100], ignored=[0]), [WRONG]),
-        # a counted box is preferred to an ignored one that fits better
+        # a counted box is preferred to an ignored box that fits better
         ([HERE], [0.9], truth(SHIFTED, HERE, ignored=[1]), [RIGHT]),
         ([], [], truth(HERE), []),
         ([HERE], [0.9], truth(), [WRONG]),
@@ -84,7 +84,7 @@ def test_only_the_best_hundred_detections_of_a_picture_count():
         ([NEITHER, RIGHT], 1, 1.0),
         ([RIGHT], 2, 51 / 101),  # the 51 recalls from 0 to 0.50 are reached
         ([RIGHT, WRONG, RIGHT], 2, (51 * 1 + 50 * 2 / 3) / 101),
-        ([WRONG, RIGHT, RIGHT], 2, 2 / 3),  # for each recall: the best precision there or above
+        ([WRONG, RIGHT, RIGHT], 2, 2 / 3),  # the best precision at each recall or above it
     ],
 )
 def test_average_precision_equals_a_calculation_by_hand(rows, wanted, expected):
