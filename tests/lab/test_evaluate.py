@@ -1,4 +1,4 @@
-"""Functions of ``eval`` that map classes, match labels to frames, and list a session per row."""
+"""Functions of ``eval``: map classes, match labels to frames, and give each row a session."""
 
 import json
 from dataclasses import dataclass
@@ -69,7 +69,7 @@ def test_coco_results_have_the_ids_of_the_labels():
     assert json.loads(text) == [
         {"image_id": 0, "category_id": 1, "bbox": [0, 0, 10.015625, 10], "score": 0.5}
     ]
-    assert ["vehicle" in note for note in notes] == [True]  # it merges cars and buses
+    assert ["vehicle" in note for note in notes] == [True]  # vehicle merges cars and buses
     dataset.category_ids = {}
     assert list_coco_results(dataset, BOUND, [0], [found]) == ("", ())
 

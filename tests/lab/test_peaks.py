@@ -168,7 +168,7 @@ def test_peaks_are_measured_once(config, monkeypatch):
 
 
 def test_higher_measurement_of_another_precision_raises_the_peak(config, monkeypatch):
-    """Other programs can only lower a rate, so we keep the higher one. Engines share bandwidths."""
+    """Other programs only lower a rate, so we keep the higher rate. Engines share bandwidths."""
     reached = {"fp32": {"fp32": 5.0}, "int8": {"fp32": 3.0, "int8": 9.0}}
     monkeypatch.setattr(
         peaks,

@@ -81,7 +81,7 @@ def test_usual_settings_of_a_run_have_exactly_one_row():
 @pytest.mark.parametrize(
     ("macs", "moved", "frames_s", "roof"),
     [
-        # 1 GFLOP at 100 GFLOP/s takes 10 of the 20 ms of a frame
+        # a frame takes 20 ms; its 1 GFLOP takes 10 ms at 100 GFLOP/s
         (500_000_000, 1000, 50.0, RowRoof(share=0.5, bound="compute")),
         (1000, 100_000_000, 50.0, RowRoof(share=0.5, bound="memory")),
         (500_000_000, 1000, 5.0, RowRoof(share=0.05, bound="neither")),
@@ -210,7 +210,7 @@ def test_compare_two_models_on_two_engines_with_labels(tmp_path):
     pairs = itertools.product(("street", "yolov5n"), ("ort", "openvino"))
     assert [tuple(row["name"].split()[:2]) for row in rows] == [*pairs]
     assert roof_found["reference"] == FP32_OF_EACH
-    # The first row of each model is the reference for its second engine.
+    # The first row of each model is the reference for the model's second row.
     assert [row["agreement"] is None for row in rows] == [True, False, True, False]
     assert rows[3]["reference"] == "yolov5n ort fp32"
     assert rows[2]["model"]["parameters"] == 1_867_405

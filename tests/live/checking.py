@@ -153,7 +153,7 @@ def _p99(folder: Path, name: str, start: float, end: float) -> float:
 @dataclass(slots=True)
 class Ages:
     """``busy_ms``: time from when the loop took a picture to its result. ``differences_ms``:
-    time from the clock drawn in a picture to its arrival. The picture's age does not include it."""
+    time from the clock drawn in a picture to its arrival. The age does not include this time."""
 
     fps: float
     frames: int

@@ -1,6 +1,6 @@
-"""Kill and stop the whole command at any moment while it records two cameras into one folder.
+"""Kill or suspend the command at random moments while it records two cameras into one folder.
 
-Each run finds the files of the run before: partial recordings to finish, and old ones to remove.
+Each run finishes the partial recordings of the run before, and removes old recordings.
 """
 
 import json
@@ -99,8 +99,8 @@ class Folder:
                 self.findings.wrong.append(f"{car.name} has no recording")
 
     def _count(self, path: Path, least: int) -> int:
-        """Count the pictures that a player shows, without damaged ones. A partial file may hold
-        none yet."""
+        """Count the undamaged pictures that a player shows. A partial file may hold no picture
+        yet."""
         pictures, damaged = 0, 0
         try:
             with av.open(str(path)) as container:
@@ -180,7 +180,7 @@ def check_kills(
                 time.sleep(moments.uniform(EARLIEST_S, LATEST_S))
             if program.process.poll() is not None:
                 findings.wrong.append(f"it ended before the kill: {program.errors()}")
-            if outputs.rows() > rows:  # it records, so it has adopted partial recordings
+            if outputs.rows() > rows:  # it writes rows, so it has renamed partial recordings
                 _check_adopted(before, findings)
             _end(program, findings) if is_last else program.kill()
             findings.times += not is_last

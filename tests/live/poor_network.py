@@ -297,7 +297,7 @@ def judge(outcome: Outcome, program: Program) -> list[str]:
     wrong = []
     if outcome.exit_code != 143:
         wrong.append(f"exit code {outcome.exit_code} after SIGTERM")
-    # The end of the run may print errors of its own.
+    # Only these texts count: the end of the run may print other errors.
     if ended_lines := [
         line for line in program.error_lines() if re.search(r": (ended|.*reading failed)", line)
     ]:

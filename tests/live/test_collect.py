@@ -231,7 +231,7 @@ def test_buffers_are_reused_for_each_picture_size():
 
 
 class TestGivingUp:
-    """The source ends if no camera sends a first picture within its time limit."""
+    """The source ends if every camera misses the time limit for its first picture."""
 
     @staticmethod
     def bench(*names: str, give_up_s: float | None = 20.0) -> Bench:

@@ -225,7 +225,7 @@ class Rig:
         return [Output(name, sink, self.folder) for name, sink in sinks.items()]
 
     def turn(self) -> None:
-        """On a new day, end the old one and begin a loop with new stages, as the monitor does."""
+        """On a new day, end the old day and begin a loop with new stages, as the monitor does."""
         if (day := format_day(self.clocks.utc_s)) != self.day:
             self.end_day()
             self.day = day
@@ -308,7 +308,7 @@ def rows_of(rig: Rig, stem: str) -> list[dict[str, Any]]:
 
 
 def days_of(time_s: float, zones: set[str]) -> set[str]:
-    """Return the local day in each of the machine's time zones so far."""
+    """Return the local days at ``time_s`` in all time zones that the machine has had."""
     return {datetime.fromtimestamp(time_s, ZoneInfo(zone)).date().isoformat() for zone in zones}
 
 

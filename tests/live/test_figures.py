@@ -140,7 +140,7 @@ class TestCapacity:
 
     @pytest.mark.parametrize("saved", [0.5, 0.9])
     def test_capacity_includes_decoding_that_was_skipped(self, saved):
-        """Compare a camera whose pictures are all decoded with one that skips some of them."""
+        """Compare two cameras. One decodes all pictures, the other skips a share of them."""
         decoding = 0.6
         more = {"stages": {}, "processed": 0.2}
         whole = self.load(cpu=decoding + 0.1, decoding=decoding, **more)
@@ -258,8 +258,8 @@ class TestStatus:
         assert figures.capacity == pytest.approx(0.5)
 
     def test_undecoded_pictures_count_as_dropped_for_capacity(self):
-        """Each half second, one picture is processed and three are dropped undecoded. The program
-        keeps one of two cores busy half of the time, and half of that is decoding."""
+        """Each half second, one picture is processed and three are dropped undecoded. Half of
+        the time, the program keeps one of two cores busy. Half of its CPU time is decoding."""
         bench = Bench("a", latest=True)
         status = start_status(
             bench, decoding=lambda: bench.clock() // 4, machine_clock=lambda: None

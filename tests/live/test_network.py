@@ -1,4 +1,4 @@
-"""Test network feeds on real servers at 127.0.0.1, and their errors."""
+"""Test network feeds and their errors on real servers at 127.0.0.1."""
 
 import itertools
 import os
@@ -191,7 +191,7 @@ def test_udp_pictures_may_change_size(clip: Path, tmp_path: Path) -> None:
 
 
 def test_connection_error_says_whether_login_or_path_or_server_is_wrong(clip: Path) -> None:
-    """Only after a refused login does the feed wait for minutes before it tries again."""
+    """After a refused login, the feed waits for minutes. After other errors, it waits less."""
     with servers.rtsp({"c": clip}, login="me:S3cret99") as server:
         for url, kind in [
             (server.url("c", "me:WrongPw99"), "user or password"),
@@ -268,7 +268,7 @@ def test_mjpeg_feed_survives_a_new_size_a_frozen_picture_and_silence(web: HttpSe
         late_us: list[float] = []
 
         def agree() -> bool:
-            """Compare the clock in the picture with its arrival time."""
+            """Compare the clock in each picture with the arrival time of the picture."""
             for picture in take(feed, 5):
                 burnt_us = read_number(feed.convert(picture, None))
                 late_us.append(picture.arrival.utc_s * 1e6 - burnt_us)
@@ -425,7 +425,7 @@ def test_mpeg_ts_over_udp_is_probed_long_enough(
 
 
 def test_damaged_picture_is_counted_and_not_shown(clip: Path) -> None:
-    """The middle of a key frame is overwritten; FFmpeg conceals the damage without an error."""
+    """Half of a key frame is overwritten. FFmpeg conceals the damage without an error."""
     dropped = Drops()
     decoder, shown = PacketDecoder("c", dropped.drop, time.perf_counter_ns), []
     with av.open(str(clip)) as container, DamageLog() as damage_log:

@@ -102,7 +102,7 @@ def test_backlog_of_one_group_is_dropped_up_to_the_next_key_frame(drops: Drops) 
 
 @pytest.mark.parametrize("waiting", [4, 9, 14])
 def test_drop_group_drops_packets_up_to_the_next_key_frame(waiting: int, drops: Drops) -> None:
-    """It drops queued packets. If none of them is a key frame, it drops later packets, too."""
+    """If no queued packet is a key frame, ``drop_group`` also drops packets that come later."""
     queue = PacketQueue(5, False, drops.drop)
     fill(queue, range(waiting), 10)
     for _ in range(3):

@@ -468,7 +468,7 @@ def test_retention_keeps_the_right_recordings_if_the_clock_is_wrong(
 def test_size_limit_keeps_the_newest_recording_if_the_clock_was_set_back(
     tmp_path: Path, remaining: Callable[[], list[str]]
 ) -> None:
-    """The newest recording's name sorts first; its size counts, but it is not removed."""
+    """The newest recording's name has the earliest time. Its size counts, but it stays."""
     retention = Retention(tmp_path, None, 0.0045)
     retention.sweep()
     assert remaining() == ALL[7:]  # 3 MB of both cameras, and 1 MB of the partial file

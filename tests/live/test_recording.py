@@ -1,4 +1,4 @@
-"""Test that recordings contain the right pictures, which show numbers. No thread runs."""
+"""Test that recordings contain the right pictures. Each picture has a number. No thread runs."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -236,7 +236,7 @@ def test_drawn_pictures_of_alternating_sizes_share_files(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("codec", ["libx264", "mjpeg"])
 def test_copy_of_alternating_sizes_has_all_pictures(tmp_path: Path, codec: str) -> None:
-    """In MJPEG, each picture states its size; in H.264, the parameter sets before it do."""
+    """In MJPEG, each picture states its size. In H.264, the parameter sets before a picture do."""
     sizes = [(WIDTH * 2, HEIGHT * 2), (WIDTH, HEIGHT)] * 6
     both = make_stream_of_sizes(tmp_path, codec, sizes, 5)
     bench = Bench(tmp_path)
@@ -388,7 +388,7 @@ def test_drawn_pictures_have_the_cameras_sound(tmp_path: Path, heap_s: float) ->
 
 
 def test_sound_with_repeated_time_stamps_is_dropped(tmp_path: Path) -> None:
-    """If the camera's clock is set back, sound is dropped until its times exceed those written."""
+    """If the camera's clock is set back, sound is dropped up to the last written time."""
     stream = make_stream(tmp_path / "camera.nut", codec="mjpeg", sound="pcm_alaw", count=50)
     with av.open(str(stream)) as container:
         (source,) = container.streams.audio

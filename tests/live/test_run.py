@@ -466,12 +466,12 @@ def test_signal_ends_the_run_with_its_exit_code(feeds, number, code, monkeypatch
 
     def kill() -> None:
         feeds.wait_for_pictures()
-        # If the signal came before the run handles it, it would end the tests.
+        # If the signal came before the run handles signals, the signal would end the tests.
         wait_for(lambda: signal.getsignal(number) != signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
     before = signal.getsignal(number)
-    signal.signal(number, signal.SIG_DFL)  # in case pytest was started with it ignored
+    signal.signal(number, signal.SIG_DFL)  # in case pytest was started with this signal ignored
     try:
         result = run_during(feeds, kill, "rtsp://a/door", ends=False)
     finally:

@@ -58,8 +58,8 @@ FULL = FullCores().measure()
 
 @dataclass
 class FakeStream:
-    """A stream of 25 FPS. ``play`` lets whole groups arrive; the loop takes ``taken`` pictures of
-    each, or all decoded ones if there are fewer."""
+    """A stream of 25 FPS. ``play`` lets whole groups arrive. From each group, the loop takes at
+    most ``taken`` of the decoded pictures."""
 
     gop: int = 25
     load: LoadShares = FULL

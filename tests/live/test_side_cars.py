@@ -114,8 +114,8 @@ def play(
     in_order: bool = True,
 ) -> None:
     """Play one connection. Pictures are numbered in display order, or in order of arrival if
-    ``in_order`` is False. Every ``every``-th is detected. Its result comes ``late`` packets later,
-    with an arrival time shifted by ``offset_ns``, as if the picture came from another stream."""
+    ``in_order`` is False. Every ``every``-th picture has a result, ``late`` packets later. The
+    result's arrival time is shifted by ``offset_ns``, as if another stream had been detected."""
     with av.open(str(stream)) as container:
         bench.recording.handle(RecordedStreams(container.streams))
         packets = [packet for packet in container.demux() if packet.size]
@@ -161,7 +161,7 @@ def play(
 def test_boxes_are_shown_with_their_picture(
     tmp_path: Path, fps: int, options: dict[str, str], sound: str | None, late: int, every: int
 ) -> None:
-    """Every picture shows the boxes of the last detected one, also across files."""
+    """Every picture shows the boxes of the last detected picture, also across files."""
     stream = make_stream(
         tmp_path / "camera.ts", count=130, fps=fps, sound=sound, options={**QUICK, **options}
     )
@@ -302,7 +302,7 @@ def test_boxes_are_scaled_to_another_recorded_stream(tmp_path: Path, b_frames: s
 
 
 def test_new_size_begins_a_new_boxes_file(tmp_path: Path) -> None:
-    """Results for the first size still arrive while the second is recorded."""
+    """Results for the first size still arrive while the second size is recorded."""
     bench = Bench(tmp_path, Style())
     sizes = [(WIDTH, HEIGHT), (WIDTH * 2, HEIGHT * 2)]
     both = make_stream_of_sizes(tmp_path, "libx264", sizes, 20, options=QUICK)
@@ -324,7 +324,7 @@ def test_new_size_begins_a_new_boxes_file(tmp_path: Path) -> None:
     for number, path in enumerate(files):
         lines = read_lines(side_car(path))
         labels = [n for line in lines for n in re.findall(r"n(\d+)n", line.text)]
-        # The second file begins with the last box of the first, until its own first box is known.
+        # The second file shows the last box of the first file until its own first box is known.
         own = [str(n) for n in range(20 * number, 20 * number + 20)]
         assert [n for n in labels if n in own] == own
 
@@ -359,7 +359,7 @@ def test_labels_are_escaped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("late", [0, 60])
 def test_clip_has_its_boxes(tmp_path: Path, late: int) -> None:
-    """The clips overlap, so the boxes of the first clip are also in the second one."""
+    """The clips overlap, so the boxes of the first clip are also in the second clip."""
     stream = make_stream(tmp_path / "camera.ts", count=200, gop=20, options={**QUICK, "bf": "0"})
     bench = Bench(tmp_path, Style(), record="none", clips=True, clip_before=3.0, clip_after=0.5)
     detected = {*range(80, 84), *range(130, 134)}

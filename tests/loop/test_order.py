@@ -105,7 +105,7 @@ def test_failing_stage_ends_the_run_with_its_own_error(loop, stage, concurrency,
 
 
 def test_several_frames_are_drawn_simultaneously():
-    both = threading.Barrier(2, timeout=PATIENCE_S)  # each call waits for a second one
+    both = threading.Barrier(2, timeout=PATIENCE_S)  # each call waits for a second call
     parts = stub_parts(6, 2, drawers=2, work=lambda name: name == "annotate" and both.wait())
     assert consume(parts, frames_overlapped)[0] == expected(6)
 

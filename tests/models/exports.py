@@ -32,7 +32,7 @@ class Export:
         scale: float = 1.0,
     ) -> None:
         """``pixels``: the kind of input. "": 0..1. "baked": 0..255, which the graph divides by 255.
-        "u8", "u8-nhwc": bytes, which it also divides. "chw": no batch axis. The other kinds get
+        "u8", "u8-nhwc": bytes, which are also divided. "chw": no batch axis. The other kinds get
         pixels in 0..1. "normalised": the graph normalises them as for ImageNet. "turned",
         "flipped": it turns BGR into RGB. "convolved": it multiplies by ``scale`` in a Conv."""
         from onnx import TensorProto, helper

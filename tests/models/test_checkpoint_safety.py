@@ -239,7 +239,7 @@ def test_a_zip_bomb_is_refused_before_it_is_read(tmp_path):
 
 @pytest.mark.slow
 def test_entries_that_overlap_are_refused(tmp_path):
-    """They make a zip bomb without compression: a thousand entries share the same bytes."""
+    """A thousand entries that share their bytes are a zip bomb, even without compression."""
     path = tmp_path / "x.pt"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as file:
         file.writestr("archive/data.pkl", bytes(100_000))

@@ -165,7 +165,7 @@ def chain(*widths: int) -> Network:
     ],
 )
 def test_the_stem_stays_float32_only_in_bf16(widths: tuple[int, ...], kept: int) -> None:
-    """The stem is the first layers with their activations, up to a fifth of the MACs."""
+    """The stem is the first layers and their activations. It has at most a fifth of the MACs."""
     network = chain(*widths)
     types = types_of(convert_to_halves(network, "bf16"))
     inner = range(len(widths) - 1)  # the last activation makes the output
@@ -184,7 +184,7 @@ def test_input_nodes_stay_float32_with_a_thin_first_convolution() -> None:
 
 
 def test_thin_convolution_inside_an_attention_is_converted() -> None:
-    """If it stayed float32, openvino 2026.4 would not compile YOLO11 in bfloat16."""
+    """If this convolution stayed float32, openvino 2026.4 would not compile YOLO11 in bfloat16."""
     builder = GraphBuilder("attention")
     x = builder.input_u8(1, 2, 2)
     for name, groups in (("0.conv", 1), ("1.conv", 3), ("2.conv", 3)):

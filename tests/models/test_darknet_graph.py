@@ -1,4 +1,4 @@
-"""The graph gives the same as plain code. Its names, shapes, parameters and MACs are known."""
+"""The graph gives the outputs of plain code. Names, shapes, parameters and MACs are known."""
 
 from pathlib import Path
 

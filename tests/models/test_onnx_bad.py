@@ -376,7 +376,7 @@ def test_message_for_one_dynamic_side_states_only_the_fixed_side(tmp_path, side,
 
 
 def test_user_may_name_the_family(tmp_path):
-    """[1, 84, 8] with arithmetic fits no family: raw YOLOX has none, YOLOv8 has 4 + 3 columns."""
+    """[1, 84, 8] with arithmetic fits no family: raw YOLOX has no arithmetic, YOLOv8 7 columns."""
     path = exports.decoded(count=84).save(tmp_path / "m.onnx", STATED)
     with pytest.raises(ModelError, match="family was not"):
         open_network(path)

@@ -117,7 +117,7 @@ def test_constant_grid_is_refused_at_another_size(tmp_path):
 
 
 def run_file(path: str, rgb: np.ndarray) -> np.ndarray:
-    """Return the output of an unchanged YOLOX file, which reads BGR, for each picture alone."""
+    """Run an unchanged YOLOX file on each picture alone. The file reads BGR."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])

@@ -53,7 +53,7 @@ def zoo_ssd(numbers=(1, 3), **more) -> Export:
 
 
 def tensorflow(**more) -> Export:
-    """Make TensorFlow's Object Detection API: boxes y x y x in 0..1, labels from 1, a count."""
+    """Make an SSD as TensorFlow exports it: boxes y x y x in 0..1, labels from 1, a count."""
     export = Export(pixels="u8-nhwc", **more)
     turned = [(y1, x1, y2, x2) for x1, y1, x2, y2 in FRACTIONS]
     export.out("detection_boxes", export.table(export.colours(), turned, LIST))
@@ -435,7 +435,7 @@ def test_preprocessing_in_the_graph_is_not_repeated(tmp_path, pixels, engine):
 
 
 def test_mean_subtracted_in_the_graph_is_not_subtracted_again(tmp_path):
-    """The family needs ImageNet's mean. One of the two exports subtracts it itself."""
+    """The family needs ImageNet's mean. One of the two exports subtracts the mean itself."""
     description = tmp_path / "d.yaml"
     description.write_text(
         "family: x\n"
@@ -538,7 +538,7 @@ def test_branch_for_pictures_without_boxes_is_removed(tmp_path):
 
 def squeezes(columns: int) -> Export:
     """Make an export like DAMO-YOLO's end2end. torch squeezes a part of each row only if the part
-    has one column, so the file branches on its width."""
+    has one column, so the file branches on the part's width."""
     export = branches_on_boxes(branch=False)
     rows = export.nodes[-1].input[0]  # rows of the labels: [K]
     wide = export.add("Unsqueeze", rows, export.ints(1))

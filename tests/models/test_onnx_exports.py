@@ -1,5 +1,5 @@
 """What exporters write around a network: unsorted nodes, formulas for sizes, inputs for the
-picture's size. A file with any of these gives the same boxes as one without."""
+picture's size. A file with any of these gives the same boxes as a file without."""
 
 from pathlib import Path
 

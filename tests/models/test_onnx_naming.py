@@ -39,7 +39,7 @@ def named(*given: tuple[str, str]) -> list[str]:
         ),
         # torch 1.x: no modules
         ([("Conv_41", "Conv"), ("Mul_43", "Mul")], ["Conv_41", "Mul_43"]),
-        # a node without a name gets that of its output
+        # a node without a name gets the name of its output
         ([("", "Conv")], ["out0"]),
         # punctuation, a leading digit, keywords, an attribute of torch's modules, our prefix
         (

@@ -42,7 +42,7 @@ def machine(request, monkeypatch):
 
 
 def cells_answer(classes: int = 3, rows: bool = False) -> np.ndarray:
-    """Return [1, 4 + classes, cells] or its transpose. BOX is in two cells; one has a low score."""
+    """Return [1, 4 + classes, cells] or its transpose. Two cells have BOX, one with a low score."""
     answer = np.zeros((1, 4 + classes, CELLS), np.float32)
     answer[0, :4, 5] = answer[0, :4, 9] = BOX
     answer[0, 4 + 1, 5], answer[0, 4, 9] = 0.75, 0.125
@@ -148,7 +148,7 @@ def test_description_distinguishes_rt_detr_from_finished_detections(
 
 
 def test_bare_plan_of_yolov4_has_corners_and_scores(machine, tmp_path):
-    """A bare plan has no header. trtexec would write it from an export of pytorch-YOLOv4."""
+    """A bare plan has no header. trtexec makes such plans from exports of pytorch-YOLOv4."""
     import onnx
 
     exported = exports.corners().save(tmp_path / "yolov4.onnx")

@@ -30,7 +30,7 @@ def document(*variants, rounds=3, **look):
 
 
 def test_ratio_is_the_median_of_the_ratios_of_the_rounds():
-    """The machine halved its speed in round 3, which affects both rows but not their ratio."""
+    """In round 3 the machine has half its speed. This changes both rows, but not their ratio."""
     comparison = document(variant("a", 10, 12, 5), variant("b", 20, 36, 10))
     first, second = comparison.rows
     assert first.fps["inference"] == Interval(median=10, low=5, high=12)
@@ -62,7 +62,7 @@ def test_failed_row_keeps_its_error_and_the_next_row_is_the_baseline():
         ((1.1, 1.2, 1.3, 1.1, 1.2, 1.3), "b", "faster"),  # 6 rounds agree by chance in 1 of 32
         ((1.1, 1.2, 1.3, 1.1, 1.2), None, "open"),  # 5 rounds agree by chance in 1 of 16
         ((1.1, 1.2, 1.3, 1.1, 1.2, 0.98), None, "open"),
-        # even two equal processes differ by as much as these rows
+        # these rows differ by at most 1%, as two equal processes may
         ((1.005, 1.006, 1.007, 1.008, 1.009, 1.01), None, "same"),
         ((0.9, 0.8, 0.7, 0.9, 0.8, 0.7), "a", "slower"),
     ],

@@ -127,7 +127,7 @@ CAUSES = [
     ("cause", "stage", "loop", "seconds"), CAUSES, ids=[f"{c} of {s}" for c, s, *_ in CAUSES]
 )
 def test_calls_of_a_stage_wait_for_the_expected_cause(cause, stage, loop, seconds):
-    """In the middle of the run, this is why nearly all calls of the stage wait."""
+    """In the middle of the run, at least 90% of the stage's calls wait for this cause."""
     one = load(200, loop, **seconds)
     graph = activity_graph(run_of(one), one.shape)
     middle = [
@@ -139,7 +139,7 @@ def test_calls_of_a_stage_wait_for_the_expected_cause(cause, stage, loop, second
 
 @pytest.mark.slow
 def test_simulated_call_starts_as_soon_as_its_predecessors_allow():
-    """This shows that the graph contains all rules of the loop."""
+    """If the graph lacked a rule of the loop, some calls would start later than the graph says."""
     rng = random.Random(5)
     for _ in range(40):
         batch, workers = rng.choice([1, 2, 3]), rng.choice([1, 2])
@@ -172,8 +172,8 @@ def test_simulated_call_starts_as_soon_as_its_predecessors_allow():
     ids=str,
 )
 def test_real_run_obeys_the_graph(tmp_path, flags):
-    """No call starts before its predecessors in the graph end. We skip edges from a call's start: a
-    thread that waits for room in a queue may continue just before the call that made the room."""
+    """No call starts before its predecessors in the graph end. We skip edges from a call's start.
+    Such a call makes room in a queue, and a waiting thread may continue just before the start."""
     session = read_session(ran(tmp_path, frames=40, save=("jsonl",), **flags))
     graph = activity_graph(activities_of(session.spans), LoopShape.of(session.document.loop[0]))
     edges = [
@@ -265,8 +265,8 @@ def test_run_without_written_frames_has_no_path():
 
 
 def test_frames_with_decreasing_numbers_have_a_critical_path():
-    """Damaged recordings may contain such frames. The path goes from the frame that was written
-    first to the one that was written last, whatever their numbers."""
+    """Damaged recordings may contain such frames. The path goes from the first written frame
+    to the last written frame, whatever their numbers."""
     run = run_of(load(12, shape(), read=TICK, infer=2 * TICK, write=TICK))
     backwards = [one._replace(number=11 - one.number) for one in run if one.number < 12]
     path = critical_path(activity_graph(backwards, shape()))

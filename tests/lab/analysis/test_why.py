@@ -28,8 +28,8 @@ def run(stage: str = "", frame: int = 0, extra_ms: float = 0.0, also=(0, 0.0), *
 
 
 def moments(calls, ready=(), blocked=(), collections=(), mhz=()):
-    """Return what the pass ``moments`` would record of these calls. A call computes all the time,
-    except for the parts in ``ready`` and ``blocked``, which list (stage, number, ms)."""
+    """Return what the pass ``moments`` would record of these calls. ``ready`` and ``blocked`` list
+    (stage, number, ms): the time in which a call does not compute."""
     ends = {one.number: one.end_ns for one in calls if one.stage == "write"}
     at = [ends[number] for number in sorted(ends)]
     threads = sorted({one.thread for one in calls})
@@ -141,8 +141,8 @@ def test_cause_is_unknown_if_the_thread_was_not_recorded():
 
 
 def ledger(calls, ready=(), blocked=(), library=()):
-    """Return the calls with the off-CPU times that every run records. The lists hold (stage,
-    number, ms). ``library``: CPU time of the engine's threads, 1 ms for calls not in the list."""
+    """Return the calls with the off-CPU times that every run records. Each list holds (stage,
+    number, ms). ``library``: CPU time of the engine's threads. Other calls to infer get 1 ms."""
     waited, slept, other = ({(s, n): ms for s, n, ms in each} for each in (ready, blocked, library))
     report = []
     for one in calls:
@@ -158,7 +158,7 @@ def ledger(calls, ready=(), blocked=(), library=()):
 @pytest.mark.parametrize("stage", ["read", "write"])
 @pytest.mark.parametrize(("held_ms", "name"), [(10.0, "disk"), (85.0, "core")])
 def test_disk_is_not_blamed_if_a_codec_waits_for_a_core(stage, held_ms, name):
-    """The call is blocked for 90 ms. For ``held_ms`` of them, library threads wait for a core."""
+    """A call is blocked for 90 ms. In ``held_ms`` of them, library threads wait for a core."""
     calls, loop_shape = run(stage, 12, 90.0)
     evidence = moments(calls, blocked=[(stage, 12, 90.0)])
     ends = call(calls, stage, 12).end_ns

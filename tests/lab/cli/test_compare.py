@@ -30,7 +30,7 @@ def compare(tmp_path, *arguments, **more):
 
 
 def our_temporary_files(tmp_path):
-    """List our files in the temporary folder; onnxruntime 1.31 leaves its own ``.ses`` there."""
+    """List only our files in the temporary folder. onnxruntime 1.31 leaves ``.ses`` files there."""
     return [*(tmp_path / "tmp").glob("detect-video*")]
 
 
@@ -157,7 +157,7 @@ def ap_of(process):
 @pytest.mark.slow
 @needs_coco_eval
 def test_labels_give_the_figures_of_eval(tmp_path):
-    """--conf does not change the AP. The rounds and the agreement use it."""
+    """--conf applies to the rounds and the agreement, but not to the AP."""
     options = ("--labels", LABELS, "--conf", 0.6, "--classes", "person", "--stride", 2, "--json")
     labels, ap, document = ap_of(compare(tmp_path, "--engine", "ort,null", *options))
     process = detect_video(

@@ -1,4 +1,4 @@
-"""``eval``: accuracy and speed of one run, detections that sinks wrote, gates, bad input."""
+"""``eval``: accuracy and speed of its own runs, scores of written detections, gates, errors."""
 
 import json
 import xml.etree.ElementTree as ElementTree

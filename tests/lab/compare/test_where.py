@@ -143,7 +143,7 @@ def resized_by_area():
 
 def with_engine(change):
     """Return a side whose engine gives ``change(output, previous)`` instead of ``output``.
-    ``previous`` is the output of the call before. Other tensors are unchanged."""
+    ``previous`` is the output of the engine's previous call. Other tensors are unchanged."""
 
     @contextmanager
     def open_changed(network):
@@ -204,7 +204,7 @@ def int8(factor: float = 1.0) -> Side:
 
 
 def overflowing() -> tuple[Side, Side]:
-    """Return two sides with large values in the second layer. In B, they overflow float16."""
+    """Return two sides. Their second layer has large values, which overflow float16 in B."""
     graph = model(loud=1e6)
     half = onnx.ModelProto()
     half.CopyFrom(graph)

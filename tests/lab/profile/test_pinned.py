@@ -1,4 +1,4 @@
-"""Every pass uses the settings that ``auto`` chose for the run, and reports any difference.
+"""Every pass uses the settings that ``auto`` chose for the run, or names what it changes.
 
 Settings stored by ``tune --use`` decide engine, precision, threads, requests, batch, queue and
 encoding. A hook in ``engines.open`` records what each process opens. Therefore new passes are

@@ -57,7 +57,7 @@ def test_each_change_runs_between_two_unchanged_runs():
     assert (infer.frame_ratio.low, infer.frame_ratio.high) == pytest.approx((0.5, 0.5))
     assert (read.fps_ratio.low, read.fps_ratio.high) == pytest.approx((1, 1))
     assert infer.helps
-    # The change doubles the FPS of the median unchanged run, which is the 8th run.
+    # The median unchanged run is the 8th run. The change doubles its FPS.
     assert infer.fps.median == pytest.approx(2 / 1.8)
     assert infer.frame_ms.median == pytest.approx(0.5e3 * 1.8)
 
@@ -279,7 +279,7 @@ def test_every_change_is_measured_or_has_a_reason(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_library_threads_of_a_real_run_are_attributed_to_stages(tmp_path):
-    """The run has a second thread of ONNX Runtime, and threads of FFmpeg's decoder and of x264."""
+    """In this run ONNX Runtime has a second thread. FFmpeg's decoder and x264 have threads, too."""
     if usable_cores() < 2:
         pytest.skip("machine: one core; libraries start no threads of their own")
     flags = {

@@ -194,7 +194,7 @@ def test_thread_that_never_ran_has_no_bar():
 
 
 def test_uncalled_stage_adds_no_thread():
-    """``annotate`` did not run. If its thread "" counted, the writer's bar would be "2 workers"."""
+    """``annotate`` did not run, so its thread is "". This name must not count as a thread."""
     stages, threads = DOCUMENT["stages"], DOCUMENT["threads"]
     assert stages["annotate"]["thread"] == ""
     text = printed_briefly(

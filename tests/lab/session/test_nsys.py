@@ -24,7 +24,7 @@ STRINGS = {1: "detect-video", 2: "work", 3: "wait_input", 9: "futex", 10: "poll"
 
 def export(path, run_load, *, registered=True, mark=True, extras=True, domain="detect-video"):
     """Write an export of a simulated run; return its calls. ``registered``: texts are in StringIds,
-    as from Python's nvtx. ``mark``: mark the loop's sizes. ``extras``: system calls and kernels."""
+    as from Python's nvtx. ``mark``: add the loop's sizes. ``extras``: add system calls, kernels."""
     activities = run_of(run_load)
     texts = dict(STRINGS) | {1: domain}
     database = sqlite3.connect(path)
@@ -126,7 +126,7 @@ def test_recording_is_read_with_all_tables(tmp_path, registered):
     assert facts["loop_is_known"]
     assert facts["loop"]["requests"] == LOAD.shape.requests
     assert facts["waits"] == {"worker-0": {"batch": pytest.approx(activities[1].end_ns / 1e9)}}
-    # Of a system call, only the part within a stage counts. Calls on other threads are ignored.
+    # Only the part of a system call within a stage counts. Calls on other threads are ignored.
     assert facts["blocked"] == {
         "annotate": {"futex": pytest.approx(1e-6)},
         "write": {"futex": pytest.approx(0.001)},
@@ -285,7 +285,7 @@ def test_open_ranges_are_counted_and_ignored(tmp_path):
 
 
 def test_two_runs_in_one_process_are_read_separately(tmp_path):
-    """Each run has a range "run", preceded by a mark with its own queue sizes."""
+    """Each run has a range named "run". A mark before the range has the run's queue sizes."""
     activities = export(tmp_path / "a.sqlite", LOAD)
     end = max(one.end_ns for one in activities)
     with closing(sqlite3.connect(tmp_path / "a.sqlite")) as database, database:
@@ -430,7 +430,7 @@ def test_process_without_a_range_named_run_has_no_outside_ranges(tmp_path):
 @pytest.mark.parametrize("start", [-20 * MS, END + 10 * MS])
 @pytest.mark.parametrize(("ranges", "outside"), [(["read"], 0), (["read", "infer"], 1)])
 def test_reads_of_a_camera_outside_the_loop_belong_to_the_run(tmp_path, start, ranges, outside):
-    """A thread that only reads is a camera's. Its reads before and after the loop are the run's."""
+    """A thread that only reads is a camera's. The run includes its reads outside the loop."""
     path = tmp_path / "a.sqlite"
     export_with_single_pictures(path, [])
     ranges_of_run = read_nsys(path)[0].ranges

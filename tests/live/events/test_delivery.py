@@ -493,7 +493,7 @@ def test_broker_receives_states_counts_and_events(tmp_path):
 @pytest.mark.net
 def test_camera_down_event_is_published_even_if_the_run_ends_immediately(tmp_path, monkeypatch):
     """The run ends while the connection to the broker is still being made."""
-    # After the end, events not acknowledged within this time are lost. A busy machine needs longer.
+    # After the end, the target waits this long for acknowledgements. A busy machine needs longer.
     monkeypatch.setattr("detector.live.events.mqtt.LAST_MOMENT_S", 30.0)
     with broker(tmp_path, "allow_anonymous true") as port, Subscriber(port) as subscriber:
         target = MqttTarget(f"mqtt://127.0.0.1:{port}/home/detect")

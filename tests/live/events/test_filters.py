@@ -160,7 +160,7 @@ def test_clip_lasts_while_the_object_is_in_the_zone(tmp_path: Path) -> None:
 @pytest.mark.net
 @pytest.mark.slow
 def test_busy_road_sends_one_event_per_crossing(tmp_path: Path) -> None:
-    """Webhook, MQTT and snapshots get one event for each crossing, and no others."""
+    """Webhook, MQTT and snapshots get one event for each crossing, and no other events."""
     event_filters, book = filters(tmp_path, "", ("road",)), Book("door", Counter(ROAD, NAMES))
     with receiver() as (server, url), broker(tmp_path, "allow_anonymous true") as port:
         config = EventsConfig(webhook=url, mqtt=f"mqtt://127.0.0.1:{port}/x")
@@ -195,7 +195,7 @@ def test_busy_road_sends_one_event_per_crossing(tmp_path: Path) -> None:
 
 
 def road(step: int) -> Detections:
-    """Return cars that cross the middle of a 200 x 100 picture, and people who stop before it."""
+    """Return cars that cross the middle of a 200 x 100 picture, and people who stop earlier."""
     cars = {
         number: 40 + 10 * (step - 6 * number)
         for number in range(CARS)

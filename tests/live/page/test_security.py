@@ -449,7 +449,7 @@ def test_full_socket_first_closes_idle_connections_that_have_no_login(make_liste
     for connection in (first, third, single, new):
         connection.known = connection.busy = True
     listener.connect_from("127.0.0.7").busy = True
-    assert is_ended(busy)  # a busy one without a login is closed before an idle one with a login
+    assert is_ended(busy)  # busy, but without a login; an idle connection with a login stays
     assert not is_ended(logged_in)
 
 

@@ -49,7 +49,7 @@ def test_many_requests_read_the_figures_once_a_second():
         for _ in range(40):
             assert served.client.ask("/api/streams").status == 200
             assert served.client.ask("/metrics").status == 200
-        assert served.run.reads - before <= 2  # one that had begun, and one in this interval
+        assert served.run.reads - before <= 2  # a read that had begun, and a read in this interval
 
 
 def test_a_snapshot_is_the_next_picture(served, monkeypatch):
@@ -175,7 +175,7 @@ def test_event_stream_sends_events_and_figures(served, monkeypatch):
         served.hub.send(Event(APPEARS, "gate", 2.0, 2.0, "vehicle", 1))
         samples.release()
         received = [next(messages) for _ in range(2)]
-        # The next figures after the loss of a camera show it.
+        # The next figures after the loss of a camera show the loss.
         [streams] = [one["streams"] for kind, one, _ in received if kind == "figures"]
         assert {camera["state"] for camera in streams} == {"waiting", "live"}
         assert [document["camera"] for kind, document, _ in received if kind == "event"] == ["gate"]
@@ -320,7 +320,7 @@ def test_control_of_cameras_needs_a_known_name_and_json(served):
     assert switches.calls == [("stop", "door"), ("start", "door")]
     shown = client.ask("/api/streams").json()
     assert [stream["controllable"] for stream in shown["streams"]] == [True, False]
-    assert shown["stopped"] == ["yard"]  # it has no figures, and can be started
+    assert shown["stopped"] == ["yard"]  # yard has no figures, and can be started
     for path, body, status in (
         ("/api/streams/gate/stop", "{}", 404),  # not in cameras.yaml
         ("/api/streams/rtsp:%2F%2Fx/start", "{}", 404),

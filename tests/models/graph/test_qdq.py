@@ -67,7 +67,7 @@ def test_scales_of_a_tiny_graph_equal_hand_computed_ones() -> None:
     assert (found["input.transpose_q.scale"], found["input.transpose_q.zero"]) == (1, 0)
     assert found["0.act_q.scale"] == pytest.approx(200 / 255)
     assert found["0.act_q.zero"] == 0
-    # The output of a pooling has its input's scale; otherwise it would be rounded twice.
+    # A pooling's output has the scale of its input. Otherwise values would be rounded twice.
     assert found["1.maxpool_q.scale"] == found["0.act_q.scale"]
     assert found["2.conv_q.scale"] == pytest.approx(102 / 255)
     assert found["0.conv_weight_q"].reshape(3, 3).tolist() == [
@@ -217,7 +217,7 @@ def test_quantised_graph_has_valid_names_and_is_deterministic(kind: str) -> None
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_output_that_a_convolution_reads_keeps_name_and_values(kind: str) -> None:
-    """The first convolution computes an output, which the second one reads."""
+    """The first convolution computes an output of the graph. The second convolution reads it."""
     builder = GraphBuilder("tiny")
     first = conv(builder, "0.conv", builder.input_u8(1, SIDE, SIDE), np.eye(3), [1, 1, 1])
     network = network_of(builder, [first, conv(builder, "1.conv", first, np.eye(3), [0, 0, 0])])
