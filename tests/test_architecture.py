@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md and each ARCHITECTURE.md match the source. A wing's is called its map here."""
+"""CONTRIBUTING.md and each ARCHITECTURE.md match the source. A map is a wing's ARCHITECTURE.md."""
 
 from __future__ import annotations
 

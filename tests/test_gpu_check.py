@@ -1,6 +1,5 @@
 """scripts/gpu_check without a GPU: its plan with a fake clock, its files, and each step with a
-stand-in for the GPU.
-"""
+stand-in for the GPU."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ def test_package_has_only_the_core_and_the_wings() -> None:
 
 
 def test_all_python_programs_are_linted() -> None:
-    """ruff recognises files by their suffix, so its settings must list those without a suffix."""
+    """ruff recognises files by suffix, so its settings must list the files without a suffix."""
     root = PACKAGE.parent
     settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     programs = {

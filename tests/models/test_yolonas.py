@@ -96,7 +96,7 @@ def test_best_row_of_a_list_is_found_at_any_place(tmp_path, graph):
 
 
 def test_separate_scores_and_boxes_are_not_read_as_yolox(tmp_path):
-    """If read as YOLOX, four of the class scores would become a box."""
+    """A reader of YOLOX would take four of the class scores for a box."""
     with pytest.raises(ModelError, match="not certain"):
         open_network(raw().save(tmp_path / "best.onnx"))
     network = open_network(raw().save(tmp_path / "yolo_nas_s.onnx"))

@@ -64,7 +64,7 @@ def check_names_lead_to_files(outputs: dict[str, str]) -> int:
         picture = coco.parent / image["file_name"]
         size = cv2.imdecode(np.fromfile(picture, np.uint8), 1).shape[:2]
         assert size == (image["height"], image["width"])
-        # Ultralytics searches for the labels where the last /images/ becomes /labels/.
+        # In the path, Ultralytics replaces the last /images/ by /labels/ to find the labels.
         before, _, after = str(picture.absolute()).rpartition("/images/")
         labels = Path(f"{before}/labels/{after}").with_suffix(".txt")
         assert len(labels.read_text().splitlines()) == boxes[number]

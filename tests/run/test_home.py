@@ -1,4 +1,4 @@
-"""A run writes only a key into HOME, and an unwritable HOME does not stop it."""
+"""A run writes only a key into HOME, and an unwritable HOME does not stop the run."""
 
 import json
 import os
@@ -28,7 +28,7 @@ CLIP = CHECKOUT / "videos" / "street.mp4"
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["ort", "openvino", night("torch")])
 def test_default_job_writes_only_a_key_to_an_empty_home(tmp_path: Path, engine: str) -> None:
-    """The graph goes into the engines folder. HOME gets only the key that authenticates it."""
+    """The engines folder gets the graph. HOME gets only the key that authenticates graphs."""
     pytest.importorskip({"ort": "onnxruntime"}.get(engine, engine))
     home, place, temporary = (tmp_path / name for name in ("home", "place", "tmp"))
     for folder in (home, place, temporary):

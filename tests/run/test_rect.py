@@ -240,7 +240,7 @@ def test_prepared_shape_is_not_closed_before_it_is_given(monkeypatch: pytest.Mon
 
 
 def test_fewer_shapes_are_open_if_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shape takes 8 MB. Three stay open even in 9 MB: the first, the one in use and the next."""
+    """A shape takes 8 MB. Even in 9 MB, three stay open: the first, current and next shape."""
     for room in (25_000_000, 9_000_000):
 
         def too_much(size: int, room: int = room) -> str | None:

@@ -32,7 +32,7 @@ from detector.core.session.measured import Interval, MeasuredMachine
 from detector.core.types import Background, Detections
 
 STREET = str(Path(__file__).parents[2] / "videos/street.mp4")
-SPEEDS = {
+SPEEDS = {  # seconds per inference
     ("ort", "fp32"): 0.010,
     ("ort", "int8"): 0.006,
     ("openvino", "fp32"): 0.0095,
@@ -247,8 +247,8 @@ def test_custom_model_is_compared_on_frames_of_the_run(
 @pytest.mark.parametrize(
     ("frames", "opened", "runtime"),
     [
-        (100, 0, {}),  # judged too short from the network's MACs
-        (700, 1, {}),  # judged too short from the speed of the first engine
+        (100, 0, {}),  # the network's MACs show that the run is too short
+        (700, 1, {}),  # the first engine's speed shows that the run is too short
         (5000, 0, {"precision": "int8"}),
         (5000, 0, {"engine": "ort"}),
     ],

@@ -1,4 +1,4 @@
-"""--save overlay: the source's own packets, and the subtitles that draw boxes over them."""
+"""--save overlay: the source's own packets, and the subtitles that draw boxes over its pictures."""
 
 import hashlib
 import re

@@ -169,7 +169,7 @@ def test_near_start_does_not_seek() -> None:
 
 @pytest.mark.slow
 def test_sound_packets_are_interleaved_with_frames(tmp_path: Path) -> None:
-    """In the file, sound and picture are never further apart than the encoder looks ahead."""
+    """Sound and pictures that are close in the file differ in time by at most the look-ahead."""
     source = beeping_clip(tmp_path / "in.mp4", "-c:a", "aac", seconds=20)
     rewrite(source, tmp_path / "out.mp4")
     with av.open(str(tmp_path / "out.mp4")) as container:

@@ -27,7 +27,7 @@ CODECS = {
     ".ts": "h264",
     ".flv": "h264",
 }
-# These formats store no times before 0, which the first B-frames need, so all times are shifted.
+# The first B-frames need times before 0. These formats store none, so all times are shifted.
 OFFSET_CLOCK = (".ts", ".flv")
 
 

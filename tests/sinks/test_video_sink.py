@@ -70,7 +70,7 @@ def test_frame_buffer_may_be_overwritten_after_write(tmp_path: Path) -> None:
 
 
 def test_x264_uses_frame_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With threads for slices, PyAV's default, we would wait for every frame."""
+    """PyAV's default is threads for slices. With such threads, we would wait for every frame."""
     opened: list[Any] = []
     add = H264File.add_stream
     monkeypatch.setattr(
@@ -231,7 +231,7 @@ def test_odd_sizes_are_padded_with_their_edge(size: tuple[int, int], tmp_path: P
 
 @pytest.mark.parametrize("size", [(64, 96), (720, 1280)], ids=["small", "720 lines"])
 def test_colours_survive_encoding(size: tuple[int, int], tmp_path: Path) -> None:
-    """The conversion must use the matrix that the tag states, or pure green is off by 30."""
+    """Unless the conversion uses the matrix that the tag states, pure green is off by 30."""
     height, width = size
     colours = np.array(
         [

@@ -12,7 +12,7 @@ from tests.conftest import night
 from .clips import complaints, encode_once, pts_of, write_sound, write_video
 from .oddities import ffmpeg
 
-# Clips that must be refused, both real ones and ones made here.
+# Clips that must be refused, whether real or made here.
 REFUSED = {  # number -> part of the error
     "01": "empty",
     "02": "text",

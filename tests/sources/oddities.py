@@ -32,8 +32,8 @@ SOUND = ("-f", "lavfi", "-i", f"sine=duration={FRAMES / 25}")
 
 
 def write_parts(path: Path, encoder: Sequence[str], *parts: Sequence[str]) -> Path:
-    """For each of ``parts``, encode the test picture and a sound with its options. Join the results
-    like ``cat``. By default, the times of a part continue those of the part before."""
+    """Encode the test picture and a sound once for each of ``parts``, with the part's options. Join
+    the results like ``cat``. By default, the times of a part continue those of the part before."""
     data = b""
     for number, options in enumerate(parts):
         part = path.with_name(f"part-{path.name}")
@@ -58,7 +58,7 @@ def cut_front(whole: Path, path: Path, packets: int) -> None:
 
 
 def open_gop(path: Path, *options: str) -> int:
-    """Write a video that begins with a key frame. Its leading pictures lack their references."""
+    """Write a video whose first key frame is followed by pictures that lack their references."""
     whole = path.with_name(f"whole-{path.name}")
     ffmpeg(*PICTURES, "-pix_fmt", "yuv420p", *options, whole)
     with av.open(str(whole)) as container:

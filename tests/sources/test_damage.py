@@ -122,7 +122,7 @@ def test_run_that_ends_before_the_damage_is_not_damaged(concealed, pixels):
 
 @pytest.fixture(scope="module")
 def without_reference(folder):
-    """HEVC that is damaged at the start of a picture to which others refer."""
+    """HEVC that is damaged at the start of a picture to which other pictures refer."""
     options = {"x265-params": "log-level=none:bframes=3", "g": "50"}
     path = write_video(folder / "hevc.mkv", 50, "libx265", **options)
     with av.open(str(path)) as container:
@@ -360,7 +360,7 @@ def test_failed_open_restores_the_log_level(concealed, monkeypatch, decoder, ope
 
 
 def test_concurrent_removals_of_listeners_restore_the_log_level_once(monkeypatch):
-    """A second ``remove_closed`` runs after the first has checked and before it takes the lock."""
+    """The second ``remove_closed`` runs when the first has checked, but has no lock yet."""
     log = _complaints.CAUGHT_LOG
     listener = _complaints.Complaints()
 

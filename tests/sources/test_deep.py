@@ -317,7 +317,7 @@ def test_signed_samples_use_one_bit_less(tmp_path: Path) -> None:
     ],
 )
 def test_tiff_that_cv2_misreads_is_refused(data: bytes, why: str, tmp_path: Path) -> None:
-    """cv2 would return black, mixed up planes, or pictures without the last plane."""
+    """cv2 would return black, mix up the planes, or lose the last plane."""
     (tmp_path / "a.tif").write_bytes(data)
     with pytest.raises(SourceError, match=why):
         sources.open(str(tmp_path / "a.tif"))

@@ -46,7 +46,7 @@ STREET = CHECKOUT / "videos" / "street.mp4"
 
 @contextmanager
 def fed(data: bytes, *, silent: bool = False) -> Iterator[int]:
-    """Yield the reading end of a pipe with ``data``. ``silent``: it stays open afterwards."""
+    """Yield the reading end of a pipe with ``data``. ``silent``: the pipe stays open."""
     reading, writing = os.pipe()
     over = threading.Event()
 

@@ -221,7 +221,7 @@ def test_missing_frames_at_the_end_are_searched_for(
 
 @pytest.mark.slow
 def test_unclosed_source_can_be_garbage_collected(damaged: Path) -> None:
-    """Its decoder threads may be logging when it is collected."""
+    """The source's decoder threads may be logging when the source is collected."""
     for _ in range(20):
         source = sources.open(str(damaged), pixels="yuv420p")
         for _ in range(18):
@@ -360,7 +360,7 @@ def test_mutated_files_give_the_same_frames_as_decoding_packet_by_packet(folder:
 @pytest.mark.parametrize("kind", KINDS)
 def test_nasty_clips_give_the_same_frames(request: pytest.FixtureRequest, kind: str) -> None:
     as_planes, paths = 0, clips(kind, request)
-    if kind == "real":  # three of them once lost frames silently
+    if kind == "real":  # three of these files once lost frames silently
         paths += sorted((request.getfixturevalue("shared") / "data/attacks").glob("*[0-9].mkv"))
     for path in paths:
         exact_frames, exact = read_all(path, decoder="av", pixels="bgr")

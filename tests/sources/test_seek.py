@@ -168,7 +168,7 @@ def test_start_at_a_key_frame_begins_there(folder: Path) -> None:
 
 
 def test_seek_lands_before_the_leading_frames_of_an_open_gop(folder: Path) -> None:
-    """cv2 seeks to frame 20 and grabs up to 37: key frame 40 has the leading frames 38 and 39."""
+    """Key frame 40 has leading frames 38 and 39, so cv2 seeks to frame 20 and grabs up to 37."""
     options = "open-gop=1:scenecut=0:b-adapt=0:b-pyramid=none"
     path = write_video(folder / "long.mp4", 60, g="20", bf="16", **{"x264-params": options})
     with sources.open(str(path)) as source:

@@ -212,9 +212,9 @@ def tagged(name: str, number: int) -> tuple[str, str]:
 
 H264, MPEG2 = ("-c:v", "libx264", "-bf", "2"), ("-c:v", "mpeg2video", "-bf", "2", "-s", "64x64")
 INTERLACED, MATRIX = ("-flags", "+ilme+ildct", "-top", "1"), "matrix_coefficients"
-# File -> its encoder, options for pictures that cv2's FFmpeg cannot convert, and options with which
-# PyAV gives the expected pixels. The height of MPEG-2 is a multiple of 32, because otherwise
-# FFmpeg's decoder drops a picture where the options change.
+# File -> encoder, options of pictures that cv2's FFmpeg cannot convert, and options of pictures
+# from which PyAV gives the expected pixels. The height of MPEG-2 is a multiple of 32. With another
+# height, FFmpeg's decoder drops a picture where the options change.
 UNCONVERTED = {
     "interlaced.ts": (H264, INTERLACED, INTERLACED),
     "interlaced.mpg": (MPEG2, INTERLACED, INTERLACED),
@@ -228,7 +228,7 @@ UNCONVERTED = {
 @pytest.mark.parametrize("before", [0, 1])
 @pytest.mark.parametrize("name", UNCONVERTED)
 def test_pictures_that_cv2_cannot_convert_are_read_by_pyav(folder, name, before):
-    """OpenCV 5.0 silently returns black pictures instead, or the previous picture."""
+    """OpenCV 5.0 silently returns black pictures or the previous picture."""
     encoder, refused, same = UNCONVERTED[name]
     path = write_parts(folder / f"{before}-{name}", encoder, *[()] * before, refused)
     with av.open(write_parts(folder / f"same-{name}", encoder, *[()] * before, same)) as container:

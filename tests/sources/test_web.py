@@ -91,7 +91,7 @@ def test_reopened_source_sends_no_new_request(web, tmp_path):
 
 @pytest.mark.parametrize("response", ["ranges", "plain"])
 def test_seek_backwards_or_far_ahead_sends_a_request(web, response):
-    """A small gap ahead is read through instead. Without ranges, there is only one request."""
+    """A small gap ahead is read without a request. Without ranges, there is only one request."""
     data, far = np.random.default_rng(0).bytes(3 * _web.MOST_SKIPPED), _web.MOST_SKIPPED
     with closing(_web.WebFile(_web.WebPlace(web.put("/x", data, **RESPONSES[response])))) as file:
         for at, requests in ((0, 1), (5, 1), (3, 2), (4 + far, 2), (6 + 2 * far, 3), (2, 4)):

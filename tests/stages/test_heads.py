@@ -53,7 +53,7 @@ def darknet_rows(output: np.ndarray, layer: YoloLayer) -> list[list[float]]:
 
 
 def anchored_rows(output: np.ndarray, layer: AnchoredLayer) -> list[list[float]]:
-    """Return the same rows in the order anchor, y, x, like YOLOv5 and YOLOv7."""
+    """Return rows like ``darknet_rows``, but in YOLOv5's and YOLOv7's order: anchor, y, x."""
     rows, step = [], 5 + layer.classes
     for a, (anchor_width, anchor_height) in enumerate(layer.anchors):
         for y in range(output.shape[2]):

@@ -51,7 +51,7 @@ def test_thread_belongs_to_the_stage_in_which_it_started():
     burnt = natives.between(first, last)
     read = burnt.stages[READ]
     assert (read.calls, read.threads, read.cpu_ns, read.busiest_ns) == (10, 2, 40 * MS, 30 * MS)
-    assert read.ready_ns == 7 * MS  # the busiest thread's; the other one may be idle
+    assert read.ready_ns == 7 * MS  # of the busiest thread; the other thread may be idle
     assert burnt.stages[WRITE].cpu_ns == 8 * MS
     assert burnt.unknown_ns == 52 * MS - 48 * MS
     assert burnt.others_ns == 8 * MS
@@ -106,7 +106,7 @@ def test_name_of_a_thread_decides_between_two_open_stages():
 
 
 def test_ended_pool_is_counted_and_its_thread_ids_can_be_reused():
-    """OpenMP gives each calling thread a pool of threads, which ends with that thread."""
+    """OpenMP gives each calling thread a pool. The pool ends with the calling thread."""
     system = System()
     natives = system.natives()
     with natives.book_threads(INFER):

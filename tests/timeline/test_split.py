@@ -111,7 +111,7 @@ def test_run_queue_is_read_only_if_cpu_time_is_missing():
 
 
 def test_wait_during_the_reading_of_clocks_counts_after_the_span():
-    """After its span has ended, the thread loses its core while the clocks are read."""
+    """A thread's span ends. While the clocks are then read, the thread loses its core."""
     kernel = Kernel()
     timeline = kernel.timeline()
     with timeline.track("main") as track:

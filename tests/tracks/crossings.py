@@ -1,7 +1,7 @@
 """Scenes with known crossings: objects that walk over a line, stop on it or turn back before it.
 
-The true counts come from the plan that each object follows, not from the program's geometry: a
-plan gives distances along the line and away from it, which are then mapped into the picture.
+The true counts come from each object's plan, not from the program's geometry. A plan gives
+distances along the line and away from it. We map these distances into the picture.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PLANS = (
     Plan("passes the end of the line", (-FAR, FAR), (0, 0, 0, 0), beside=True),
     Plan("into the zone and back", (-FAR, 120, -FAR), (1, 1, 1, 1)),
 )
-PASSING = (*PLANS[:4], *PLANS[7:10])  # without turns near the line, which long steps would miss
+PASSING = (*PLANS[:4], *PLANS[7:10])  # no turns near the line: long steps would miss them
 
 
 @dataclass
@@ -68,8 +68,8 @@ class Scene:
 def make_scene(
     seed: int, *, meeting: bool = False, thin: bool = False, speed: float = 1.0
 ) -> Scene:
-    """Return a random line, and two to eight objects, each in its own lane. Half of them are hidden
-    for up to 0.6 s while they walk. ``meeting``: two objects share a lane and walk through each
+    """Return a random line, and two to eight objects, each in its own lane. Some are hidden for up
+    to 0.6 s while they walk. ``meeting``: two objects share a lane and walk through each
     other, one in and one out. ``thin``: the zone is ``STRIP``. ``speed``: factor of all speeds."""
     random = np.random.default_rng(seed)
     angle, length = random.uniform(0, 2 * np.pi), random.uniform(700, 900)
@@ -175,8 +175,8 @@ EXACT = Faults()
 def count(
     scene: Scene, tracker: Tracker | None, faults: Faults = EXACT, seed: int = 0, stride: int = 1
 ) -> Counter:
-    """Pass the boxes of a whole scene through a tracker and a counter. ``tracker`` None: use the
-    true ids; ``faults`` must be ``EXACT``."""
+    """Pass the boxes of a whole scene through a tracker and a counter. Without a tracker,
+    the true ids are used, and ``faults`` must be ``EXACT``."""
     counter, random = Counter(scene.places, NAMES), np.random.default_rng(seed)
     for time_s, exact, kinds, true_ids in scene.frames[::stride]:
         detected = random.uniform(size=len(exact)) >= faults.missed

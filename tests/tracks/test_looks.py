@@ -1,5 +1,5 @@
-"""Test --infer-every and --smooth: which frames are inferred, which boxes tracks predict for other
-frames, and which boxes are drawn."""
+"""Test --infer-every and --smooth: which frames are inferred, which boxes tracks predict for the
+other frames, and which boxes are drawn."""
 
 from __future__ import annotations
 

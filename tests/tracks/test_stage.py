@@ -123,7 +123,7 @@ def test_cameras_have_their_own_tracks() -> None:
 
 
 def test_trail_holds_the_points_of_its_duration() -> None:
-    track = stage(trails="0.2s")
+    track = stage(trails="0.2s")  # a trail shows where an object was in the last 0.2 s
     for i in range(20):
         end = track(frame(i), boxes_with(0.9, x=100 + 5 * i))
     (trail,) = end.trails
@@ -230,6 +230,7 @@ def test_python_api_takes_a_tracker() -> None:
             assert (single.scores >= 0.25).all()
 
 
+# ``every``: the option infer_every; None: not given.
 @pytest.mark.parametrize(("every", "scheduled"), [(None, False), ("1", False), ("2", True)])
 def test_only_infer_every_above_one_creates_a_schedule(every, scheduled):
     track = stage(**({} if every is None else {"infer_every": every}))

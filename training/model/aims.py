@@ -2,8 +2,8 @@
 
 Most aims are ratios of our figure to that of yolox_nano. Their intervals come from a paired
 bootstrap: each sample draws pictures (for flicker: objects), and both models are judged on the same
-draw. This narrows the interval, because a picture that is hard for one model is also hard for the
-other. The true interval is wider, because frames of one camera resemble each other.
+draw. A shared draw narrows the interval, because a picture that is hard for one model is also hard
+for the other. The true interval is wider, because frames of one camera resemble each other.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Aim:
 
     @property
     def verdict(self) -> str:
-        """Say whether the value reaches the limit: "not sure" if the limit is in the interval."""
+        """Say if the value reaches the limit. Add "not sure" if the limit is in the interval."""
         value, low, high = self.estimate
         if np.isnan(value):
             return "not measured"
@@ -89,7 +89,7 @@ def loss_of_ap(first: Rows, second: Rows) -> Estimate:
 
 
 def ratio_of_recall(ours: Rows, theirs: Rows) -> Estimate:
-    """Return our recall / yolox_nano's. We may have UNMATCHED times as many wrong boxes."""
+    """Return our recall / yolox_nano's. We may have UNMATCHED times its number of wrong boxes."""
     pool = ap.Ranking.of(ours)
     wrong, right = (
         np.array([((row.outcomes == kind) & (row.scores >= REPORTED)).sum() for row in theirs])
@@ -104,7 +104,7 @@ def ratio_of_recall(ours: Rows, theirs: Rows) -> Estimate:
 
 
 def found_with(pool: ap.Ranking, times: NDArray[np.int64], unmatched: float) -> int:
-    """Count the boxes that are right at the lowest score with ``unmatched`` wrong boxes at most."""
+    """Count right boxes, best score first, until there are more than ``unmatched`` wrong boxes."""
     weights = times[pool.picture]
     end = int(np.searchsorted(np.cumsum(pool.wrong * weights), unmatched, side="right"))
     return int((pool.right * weights)[:end].sum())

@@ -71,7 +71,7 @@ class Augmenter:
         else:
             rects, scales = [(0, 0, width, height)], (0.7, 1.7)
         # On a small canvas, enlarge and crop the picture. Then objects are almost as large as on
-        # the full canvas, so what the network learns holds there, too.
+        # the full canvas, so what the network learns also holds on the full canvas.
         boost = max(1.0, FULL_WIDTH / width) ** 0.7
         parts = []
         for rect in rects:
@@ -213,7 +213,7 @@ def contains(rect, points: NDArray[np.float32]) -> NDArray[np.bool_]:
 def batches(
     make: Callable[[int], Batch], start: int, stop: int, threads: int, ahead: int
 ) -> Iterator[Batch]:
-    """Yield ``make(i)`` for i in range(start, stop), while threads make the next ``ahead``."""
+    """Yield ``make(i)`` for i in range(start, stop), while threads make ``ahead`` more batches."""
     with ThreadPoolExecutor(threads) as pool:
         waiting: deque[Future[Batch]] = deque()
         try:

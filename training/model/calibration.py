@@ -3,8 +3,8 @@
 The class logit is scaled and shifted. Scale and shift come from a logistic regression that predicts
 from a box's score whether the box is right. The order of a class's boxes stays, and so does AP.
 
-Only pictures with complete labels tell whether a box is wrong. The labels of the set coco are
-complete; those of vehicles in the set overpass almost are. The sets road and elevated have gaps: a
+Only pictures with complete labels tell whether a box is wrong. In the set coco, all objects are
+labelled; in the set overpass, almost all vehicles are. The sets road and elevated have gaps: a
 box of an unlabelled object would count as an error and lower the scores. The rendered street has
 complete labels, but resembles training pictures, so its scores are better than on photographs.
 """
@@ -128,7 +128,7 @@ def reliability(rows: Sequence[matching.Matches]) -> list[Bin]:
 
 
 def calibration_error(bins: Sequence[Bin]) -> float:
-    """Return how far a bin's mean score is from its share of right boxes, averaged over boxes."""
+    """Return |mean score - share of right boxes| of a bin, averaged over all boxes."""
     filled = [row for row in bins if row.boxes]
     return sum(row.boxes * abs(row.mean - row.right) for row in filled) / sum(
         row.boxes for row in filled

@@ -42,7 +42,7 @@ class Moves:
     def pictures(self, images: Tensor) -> Tensor:
         """Return the pictures [K, 3, H, W], moved. Areas that come into view repeat the border."""
         height, width = images.shape[2:]
-        # ``affine_grid`` maps output to input. In both, -1 and 1 are the outer edges.
+        # ``affine_grid`` maps output to input coordinates; -1 and 1 are a picture's outer edges.
         half = images.new_tensor([width / 2, height / 2])
         back = torch.zeros(len(images), 2, 3, dtype=images.dtype, device=images.device)
         back[:, 0, 0] = back[:, 1, 1] = 1 / self.zoom
@@ -65,8 +65,8 @@ def unsteadiness(batch: Tensors, moves: Moves, boxes: Tensor, logits: Tensor) ->
     """Return how much scores and boxes change with the move: the mean over objects, or 0 without
     objects.
 
-    ``boxes`` [B + K, N, 4] and ``logits`` [B + K, N, 2]: those of the batch's pictures, then those
-    of its first K pictures after the move.
+    ``boxes`` [B + K, N, 4] and ``logits`` [B + K, N, 2]: B rows for the batch's pictures, then K
+    rows for its first K pictures after the move.
     """
     count, size = len(moves.zoom), tuple(batch.images.shape[2:])
     in_moved = batch.owners < count

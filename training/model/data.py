@@ -21,13 +21,13 @@ CLASSES = {
     "person": 0,
     **dict.fromkeys(("car", "motorcycle", "motorbike", "bus", "truck", "Vehicle", "vehicle"), 1),
 }
-# Similar to vehicles, but not in the class: detecting one is neither right nor wrong.
+# Similar to vehicles, but not in the class vehicle: detections are neither right nor wrong.
 IGNORED = ("bicycle", "bike", "train")
 SIDE = 512  # longest side of a picture in memory, in pixels; larger pictures are shrunk
 SIDE_RENDERED = 640  # for rendered pictures, because some of their cars are a few pixels wide
 WEBP_QUALITY = 60  # at this quality, all pictures and the teacher take less than 60 MiB
 
-# Target score of cells without an assigned label, as a share of the teacher's: (person, vehicle).
+# Cells without an assigned label: target score / the teacher's score, for (person, vehicle).
 TRUST = {
     "coco": (0.5, 0.5),  # labelled except for a few objects, so half trust
     "overpass": (1.0, 0.5),
@@ -99,8 +99,8 @@ ANIMALS = {"bird", "cat", "cow", "dog", "horse", "sheep"}
 def read_voc(folder: Path) -> Iterator[Picture]:
     """Read a folder of PASCAL VOC: ``Annotations/*.xml`` with ``JPEGImages/*.jpg``.
 
-    Pictures of other data bases in the folder are skipped. Objects that VOC calls difficult are
-    ignored, as in its evaluation (http://host.robots.ox.ac.uk/pascal/VOC/voc2007/guidelines.html).
+    Pictures of other data bases in the folder are skipped. VOC's evaluation ignores difficult
+    objects, and so do we (http://host.robots.ox.ac.uk/pascal/VOC/voc2007/guidelines.html).
     Pictures without a person or vehicle, mostly of animals, serve as negatives.
     """
     for path in sorted((folder / "Annotations").glob("*.xml")):

@@ -203,7 +203,7 @@ def open_engine(name: str, network: Network, threads: int) -> Callable:
 
 
 def open_by_shape(model: str, open_at: Callable[[tuple[int, int]], Model]) -> Model:
-    """Return a model that runs each picture on the canvas of its shape, like a run on a video.
+    """Return a model that chooses the canvas by each picture's shape, like a run on a video.
 
     ``open_at``: (height, width) -> the model with this input.
     """
@@ -236,7 +236,7 @@ def measure(network: Network, int8: CalibrationConfig) -> Calibration:
 
 def package_calibration(model: str, int8: CalibrationConfig, source: str, target: Path) -> None:
     """Write the calibration file that ships with a known model (``calibration:`` in
-    cfg/models/NAME.yaml). It also states the agreement of OpenVINO's bf16 with fp32 on the same
+    cfg/models/NAME.yaml). The file also states how OpenVINO's bf16 agrees with fp32 on the same
     pictures. ``source``: the name of the pictures, stored in the file."""
     from detector.core.models import ModelRequest, open_network
     from detector.core.models.graph.int8 import FRONT
@@ -275,7 +275,7 @@ def package_calibration(model: str, int8: CalibrationConfig, source: str, target
 
 
 def narrow_result(network: Network, calibration: Calibration, of_fp32: Reference) -> Int8Result:
-    """Return the result of int8-u8 with weights of 7 bits, which do not overflow on any CPU."""
+    """Return the result of int8-u8 with 7-bit weights. Such weights overflow on no CPU."""
     from detector.core.models.graph.int8 import NARROW_TOP
     from detector.core.models.graph.qdq import quantised_graph
 
@@ -292,8 +292,8 @@ def narrow_result(network: Network, calibration: Calibration, of_fp32: Reference
 def agreement_of_packaged(
     model: str, int8: CalibrationConfig, size: tuple[int, int] | None
 ) -> dict[str, float]:
-    """Return kind of int8 -> agreement with fp32 at ``size`` (height, width). The calibration is
-    the shipped one; the pictures are the half that it held out to measure agreement."""
+    """Return kind of int8 -> agreement with fp32 at ``size`` (height, width). Uses the shipped
+    calibration, and the half of the pictures that the calibration held out to measure agreement."""
     from detector.core.models import ModelRequest, open_network
     from detector.core.models.graph.int8 import FRONT, KINDS, weight_top
     from detector.core.models.graph.qdq import quantised_graph
@@ -379,7 +379,7 @@ def measure_cost(models: dict[str, Model], rounds: int) -> dict[str, float]:
 
 
 def judge_pictures(model: Model, pictures: list[Labelled], iou: float = NMS_IOU) -> Results:
-    """Match a model's boxes on all pictures with the true ones. ``iou``: NMS threshold."""
+    """Match a model's boxes with the true boxes on all pictures. ``iou``: NMS threshold."""
     results: Results = {}
     for picture in pictures:
         by_class = judge_picture(model(picture.image), picture, iou)
@@ -392,7 +392,7 @@ def judge_pictures(model: Model, pictures: list[Labelled], iou: float = NMS_IOU)
 def judge_picture(
     rows: Rows, picture: Labelled, iou: float = NMS_IOU
 ) -> list[matching.Matches | None]:
-    """Match the boxes of each labelled class with the true ones, after threshold and NMS."""
+    """After threshold and NMS, match the boxes of each labelled class with the true boxes."""
     results: list[matching.Matches | None] = []
     for c, labels in enumerate(picture.truths):
         if labels is None:

@@ -1,4 +1,4 @@
-"""Export of the trained network to darknet's .weights, and to .f16, the same in half floats."""
+"""Export of the trained network to darknet's .weights, and to .f16, the same with half floats."""
 
 from __future__ import annotations
 

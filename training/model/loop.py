@@ -34,11 +34,11 @@ from model.teacher import Teacher
 # (share of steps at a phase's end, canvas (height, width)). The last phase has low learning rates.
 PHASES = ((0.5, (160, 256)), (0.75, (192, 320)), (1.0, (256, 416)))
 MOSAIC = 0.7  # share of the samples that combine four pictures
-WITHOUT_MOSAIC = 0.12  # this share of the steps, at the end, has no mosaics
+WITHOUT_MOSAIC = 0.12  # share of the steps without mosaics, at the end of the training
 CLIP = 10.0  # gradients are clipped to this norm
 CHECKPOINT_S = 180
 LOG_EVERY = 20  # steps
-STATISTICS = 12  # batches on which folded normalisations are measured again
+STATISTICS = 12  # batches used to measure folded normalisations again
 
 Judge = Callable[[Street], dict[str, Any]]  # returns entries of the log
 

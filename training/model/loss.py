@@ -1,7 +1,7 @@
 """The loss of a batch: the assignment of cells to boxes, their targets, and the cost.
 
 SimOTA assigns cells to boxes, for all pictures of a batch at once. The target score of an assigned
-cell is at most its box's best overlap; other cells have the teacher's score x ``trust`` as target.
+cell is at most its box's best overlap. The target of other cells is ``trust`` x teacher's score.
 Shapes: T true boxes, N cells, B pictures, K assigned pairs.
 """
 
@@ -132,7 +132,7 @@ def assign(
 
 
 def candidates(boxes: Tensor, centres: Tensor, strides: Tensor) -> Tensor:
-    """Return [T, N]: whether a cell is near a box's centre. That means nearer than NEAREST strides,
+    """Return [T, N]: whether a cell is near a box's centre. Near means nearer than NEAREST strides,
     or nearer than NEAR strides if the cell is inside the box."""
     middle = (boxes[:, :2] + boxes[:, 2:]) / 2
     away = ((centres[None] - middle[:, None]).abs() / strides[None]).amax(-1)

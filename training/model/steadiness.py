@@ -64,7 +64,7 @@ class Track:
 
 
 def flicker(model: Model, video: Path, frames: int) -> list[dict]:
-    """Measure the steadiness of a clip's boxes: in which share of its frames an object has no box.
+    """Measure a clip's flicker: in which share of an object's frames the object has no box.
 
     Boxes of a class are linked from frame to frame by their IoU (LINK_IOU). A box that returns
     within GAP frames is the same object. Objects with fewer than LEAST_FRAMES frames do not count;
@@ -96,7 +96,7 @@ def read_frames(video: Path) -> Iterator[NDArray[np.uint8]]:
 
 
 def link(tracks: list[Track], boxes: NDArray, frame: int) -> None:
-    """Add a box to the track with the best IoU, if at least LINK_IOU; otherwise start a track."""
+    """Add each box to the track with the best IoU; start a track if that IoU is below LINK_IOU."""
     recent = [track for track in tracks if frame - track.last <= GAP]
     last = np.array([track.seen[track.last] for track in recent]).reshape(-1, 4)
     ious = overlaps(last, boxes)

@@ -97,7 +97,7 @@ def free_size(model: bytes):
 
 
 def torch_module(proto):
-    """Convert the graph to a torch module, which maps the output of ``focus`` to the three maps."""
+    """Convert the graph to a torch module that turns the output of ``focus`` into three maps."""
     import onnx
 
     from detector.core.engines.torch.graph import graph_module
@@ -124,8 +124,8 @@ def torch_module(proto):
 
 
 def focus(x):
-    """Rearrange [B, 3, H, W] to [B, 12, H/2, W/2]: the pixels of a 2x2 square as channels, as in
-    YOLOX."""
+    """Rearrange [B, 3, H, W] to [B, 12, H/2, W/2]: the pixels of a 2x2 square become channels, as
+    in YOLOX."""
     import torch
 
     return torch.cat([x[..., dy::2, dx::2] for dx in (0, 1) for dy in (0, 1)], 1)

@@ -37,8 +37,8 @@ SIGNS = [
 def noise(
     rng: np.random.Generator, height: int, width: int, cells: int, octaves: int = 4
 ) -> np.ndarray:
-    """Return smooth float32 noise with mean 0. ``cells``: number of bumps of the first octave along
-    the height."""
+    """Return smooth float32 noise with mean 0. ``cells``: number of bumps along the height in the
+    first octave."""
     total = np.zeros((height, width), np.float32)
     for octave in range(octaves):
         n = cells * 2**octave

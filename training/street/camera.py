@@ -75,7 +75,7 @@ class Light:
 class Layer:
     """A premultiplied BGRA canvas for one object.
 
-    It is drawn ``scale`` times larger and averaged down, which gives soft edges.
+    The object is drawn ``scale`` times larger and averaged down, which gives soft edges.
     """
 
     def __init__(self, camera: Camera, points: np.ndarray, margin: float = 2.0) -> None:

@@ -281,8 +281,8 @@ class _Figure:
     def outline(self, levels: list[tuple[float, float, float]]) -> np.ndarray:
         """Return the silhouette of stacked ellipses.
 
-        A level is a position, from 0 (pelvis) to 1 (neck), then half of the ellipse's width and
-        half of its depth, in body heights.
+        A level is (position, half width, half depth) of an ellipse. The position is 0 at the pelvis
+        and 1 at the neck. Width and depth are in body heights.
         """
         pelvis, neck = self.at["pelvis"], self.at["neck"]
         c, s = np.cos(self.turn), np.sin(self.turn)

@@ -184,7 +184,7 @@ def _place(
     smear: np.ndarray,
 ) -> None:
     """Draw a sprite with motion blur. Mark in ``owner`` the pixels that it covers without the blur.
-    ``haze``: the share of ``haze_color`` in its colour."""
+    ``haze``: the share of ``haze_color`` in the result."""
     x, y = origin
     in_picture, in_sprite = _overlap(picture.shape, x, y, sprite.shape)
     if in_picture is None:

@@ -148,7 +148,7 @@ def test_note_states_the_agreement_of_the_packaged_calibration_for_7_bit_weights
 def test_packaged_calibration_may_state_its_agreement_with_float_layers_in_bf16(
     model: str, tmp_path: Path
 ) -> None:
-    """Only the calibration of "street" states it. Engines read it in ``Network.details``."""
+    """Only "street" states this agreement. Engines read it in ``Network.details``."""
     network = open_network(model)
     calibration = packaged(network, model)
     assert calibration is not None
