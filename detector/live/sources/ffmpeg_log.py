@@ -74,7 +74,7 @@ class DamageLog:
 
 
 class LogWatch:
-    """Calls ``handle`` with FFmpeg's log messages in this thread. FFmpeg waits until it returns."""
+    """Calls ``handle`` with FFmpeg's log messages in this thread. FFmpeg waits for ``handle``."""
 
     def __init__(self, handle: Callable[[str], None]) -> None:
         self._handle = handle

@@ -27,7 +27,7 @@ Track = ThreadTrack | OffTrack
 PRFT = struct.Struct("<qi4x")  # AVProducerReferenceTime: Unix microseconds, flags
 # Demuxers that detect the end of a picture only at the start of the next one.
 HOLD_BACK = ("rtsp", "rtp", "sdp", "mpegts", "h264", "hevc")
-SUSPENDED_NS = 1_000_000_000  # if checks are further apart, the machine was suspended
+SUSPENDED_NS = 1_000_000_000  # if checks are further apart than this, the machine was suspended
 
 
 def is_held_back(demuxer: str, codec: str) -> bool:
