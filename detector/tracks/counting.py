@@ -102,7 +102,7 @@ class _TrackTable:
         self.counts = np.zeros((0, 0), bool)  # whether the shape counts the track's class
         self.sure = np.zeros((0, 0), np.int8)  # the last clear side: 1 in, -1 out, 0 none yet
         self.away = np.zeros((0, 0))  # pixels from the line or edge; negative: side out, or outside
-        self.through = np.zeros((0, 0), bool)  # the path last met the line, not its extension
+        self.through = np.zeros((0, 0), bool)  # the last change of side was at the line itself
         self.since_s = np.zeros((0, 0))  # start of the visit
         self.stayed = np.zeros((0, 0), bool)  # whether the event "stays" was returned
 
@@ -429,7 +429,7 @@ class Counter:
             self._get_tally(tallies, (number, class_id)).seconds += seconds
 
     def _count_present(self) -> None:
-        """Update how many objects are in each zone, including those not seen for a short time."""
+        """Update how many objects are in each zone, including objects unseen for a short time."""
         table = self._table
         present: dict[Key, int] = defaultdict(int)
         for row, number in np.argwhere((table.sure > 0) & table.counts & self._is_zone).tolist():

@@ -170,7 +170,7 @@ def mapping(where: str, value: Any) -> dict[Any, Any]:
 
 
 def _parse_section(where: str, section: dict[Any, Any], above: Mapping[Any, Any]) -> ZoneSet:
-    """Read a section. ``above``: the top level, whose options it inherits; {} for the top level."""
+    """Read a section, which inherits options of ``above``, the top level. For that level: {}."""
     if above:
         refuse_unknown(where, "key", section, OPTIONS)
         inherited = [key for key in OPTIONS if key in above and key not in section]

@@ -79,7 +79,7 @@ def sightings(
 
 
 def labelled(footage: Footage, other: str) -> list[Row]:
-    """Measure at the default threshold, and where our recall is that of network ``other``."""
+    """Measure at the default threshold, and at the one where our recall equals ``other``'s."""
     rows = []
     theirs = watch(footage.source, model=other, conf=CONF)
     ours = watch(footage.source, conf=LEAST, max_det=300)

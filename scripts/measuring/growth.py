@@ -41,7 +41,7 @@ LENGTHS = (300, 1000, 3000, 10_000, 30_000, 100_000)
 OBJECTS = 30  # candidates form clusters around this many objects, as in a network's output
 CELLS = 8400  # grid cells of a network with a 640x640 input
 TINY = 90  # height of the clip for long runs; its frames cost next to nothing
-SLACK = 0.1  # how far an exponent may exceed the expected one
+SLACK = 0.1  # how far an exponent may exceed the expected exponent
 FLAT = 1.05  # allowed growth of RSS from the second to the last quarter of a long run
 
 

@@ -148,7 +148,7 @@ class Retention:
             return False
         with suppress(OSError):
             car = side_car(one.recorded.path)
-            if is_regular(car):  # first: without the recording, we would never find it
+            if is_regular(car):  # first, because a side-car is found by its recording
                 car.unlink()
             one.recorded.path.unlink()
             del self._ended[one.key]  # the name may be reused if the clock was set back

@@ -360,7 +360,7 @@ def _look_alike(before: _Caption, after: _Caption) -> bool:
 
 
 def _scale(caption: _Caption, size: Size) -> Detections:
-    """Scale boxes to the recorded video, which may be another stream than the detected one."""
+    """Scale boxes to the recorded video. Detection may have used another stream."""
     height, width = caption.size
     shown = caption.detections.shown
     if size == (width, height):
