@@ -50,8 +50,8 @@ class Output:
 class Router:
     """The sink of a live loop. ``make`` opens a camera's outputs before its feed starts.
     ``watcher`` receives pictures with boxes. ``snapshot`` may add a picture to an event. ``hide``
-    pixelates objects, even if ``keep`` drops them. Only the writer's thread calls ``needs_boxes``,
-    ``keep`` and ``write``."""
+    pixelates objects, even those that ``keep`` drops. Only the writer's thread calls
+    ``needs_boxes``, ``keep`` and ``write``."""
 
     def __init__(
         self,

@@ -363,7 +363,7 @@ class _LiveRun:
                 running.change(camera, settings)
             else:
                 new_parts = self._plan.parts(self._source)
-                # First the stages: only the tracker expects the new head's boxes below --conf.
+                # Stages before the head: only a tracker handles boxes below --conf.
                 parts.between, parts.head = {**new_parts.between, **parts.between}, new_parts.head
         self._around.say(f"{camera}: {changes}; lines and zones are in {path}")
         return changes, path

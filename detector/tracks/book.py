@@ -27,7 +27,7 @@ from detector.tracks.counting import (
 from detector.tracks.cuts import Cuts
 from detector.tracks.zones_file import Shape, ZoneSet, ZonesFile
 
-FEW = 10  # if a model has at most this many classes, all have rows of counts from the start
+FEW = 10  # a model with at most this many classes has rows of counts for all from the start
 JUMP_S = 1.0  # a larger jump means that the wall clock was set, not adjusted gradually
 
 
@@ -67,7 +67,7 @@ class Book:
         with self._lock:
             if self._last is not None:
                 return Scene((), (), (), self)
-            cut = self._cuts.is_cut(frame)  # call it for each frame: it compares with the last one
+            cut = self._cuts.is_cut(frame)  # for each frame: it compares with the frame before
             if frame.coasting:  # predicted boxes are not counted
                 return Scene(outlines(self.counter, size), (), (), self)
             drawn, self.drawn = self.drawn, None
@@ -171,7 +171,7 @@ def _check_cameras(file: ZonesFile) -> None:
 
 
 def outlines(counter: Counter, size: tuple[int, int]) -> tuple[Outline, ...]:
-    """Return outlines of zones, and of lines with an arrow towards "in", labelled with counts."""
+    """Return outlines of lines and zones, with counts. Lines have an arrow towards "in"."""
     drawn = []
     for number in counter.active:
         shape = counter.zones.shapes[number]
@@ -228,7 +228,7 @@ def class_ids_of(
 
 
 def listed_ids(classes: Sequence[str] | None, names: Sequence[str]) -> Sequence[int]:
-    """Return the classes with rows from the start: --classes, or else all, if at most ``FEW``."""
+    """Return the classes with rows from the start: --classes, else all if at most ``FEW``."""
     selected = class_ids("--classes", classes, names)
     if selected is not None:
         return selected

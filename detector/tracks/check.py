@@ -135,7 +135,7 @@ class Footage:
         self.show(crossings[-1]["time_s"] + np.zeros(1))  # raises if the video is too short
 
     def show_around(self, crossing: Crossing) -> dict[str, Any]:
-        """Return a crossing with pictures. They show a quarter of the frame, mostly above it."""
+        """Return a crossing with pictures of a quarter of the frame, mostly above the crossing."""
         width, height = self._size
         left = int(min(max(crossing["x"] - width / 4, 0), width / 2))
         top = int(min(max(crossing["y"] - height / 3, 0), height / 2))

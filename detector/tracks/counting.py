@@ -1,12 +1,12 @@
 """Count what tracks do: crossings of lines, visits and times in zones, objects present.
 
 Each box has a reference point: the middle of its lower edge, where an object stands on the ground,
-or its centre. Boxes jitter, so a track changes sides only once its point is past the line or edge
-by a margin, a share (``ZoneSet.margin``) of the box's size. So an object that waits on a line
+or its centre. Boxes jitter. So a track changes sides only when its point is past the line or edge
+by a margin (``ZoneSet.margin``, a share of the box's size). An object that waits on a line then
 crosses it once, and an object that turns back on the line does not cross it. A track crosses a line
-if it was clearly on one side, is clearly on the other, and its path met the line, not only the
-line's extension. Between two sightings, we assume a straight path. A track ends at a cut, or after
-``LOST_S`` without a box. It then counts as ended at the point where it was last seen.
+if it was clearly on one side, is clearly on the other side, and its path met the line itself, not
+only its extension. Between two sightings, we assume a straight path. A track ends at a cut, or
+after ``LOST_S`` without a box. It then counts as ended at the point where it was last seen.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ZoneEvent(NamedTuple):
 
 
 class ZoneCount(NamedTuple):
-    """What a line or zone counted of one class in an interval; class "": none counted yet.
+    """What a line or zone counted of one class in an interval. Class "": nothing counted yet.
     ``mean``, ``most``: number of objects in a zone at once; None for a line. ``start_s``: the Unix
     time at 0 s of ``from_s`` and ``to_s``, if known."""
 
@@ -92,7 +92,7 @@ class ShapeTally:
 
 
 class _TrackTable:
-    """Arrays with a row per track; ``counts`` and those below have a column per shape."""
+    """Arrays with a row per track. From ``counts`` on, they also have a column per shape."""
 
     def __init__(self) -> None:
         self.ids = np.zeros(0, np.int64)
@@ -102,7 +102,7 @@ class _TrackTable:
         self.counts = np.zeros((0, 0), bool)  # whether the shape counts the track's class
         self.sure = np.zeros((0, 0), np.int8)  # the last clear side: 1 in, -1 out, 0 none yet
         self.away = np.zeros((0, 0))  # pixels from the line or edge; negative: side out, or outside
-        self.through = np.zeros((0, 0), bool)  # the path last met the line, not its extension
+        self.through = np.zeros((0, 0), bool)  # the last change of side was at the line itself
         self.since_s = np.zeros((0, 0))  # start of the visit
         self.stayed = np.zeros((0, 0), bool)  # whether the event "stays" was returned
 
@@ -429,7 +429,7 @@ class Counter:
             self._get_tally(tallies, (number, class_id)).seconds += seconds
 
     def _count_present(self) -> None:
-        """Update how many objects are in each zone, including those not seen for a short time."""
+        """Update how many objects are in each zone, including objects unseen for a short time."""
         table = self._table
         present: dict[Key, int] = defaultdict(int)
         for row, number in np.argwhere((table.sure > 0) & table.counts & self._is_zone).tolist():
@@ -443,7 +443,7 @@ class Counter:
     def _move_interval(self, frame_s: float, wall: Wall | None) -> list[ZoneCount]:
         """Return finished intervals. On the wall clock, an interval begins when counting begins,
         when the clock was set, and at multiples of its length after midnight. On the frames' clock,
-        all begin at multiples of the length."""
+        all intervals begin at multiples of the length."""
         (now_s, was_set), every = wall or (frame_s, False), self.zones.every_s
         if self._now_s is not None and not was_set:
             self._now_s = max(now_s, self._now_s)
@@ -636,7 +636,7 @@ def _sides(
 
 
 def _estimate_width(outline: Floats) -> float:
-    """Return the approximate width of a zone: for a rectangle, half to all of its shorter side."""
+    """Return a zone's approximate width: for a rectangle, 0.5 to 1 times its shorter side."""
     if len(outline) == 2:
         return 0.0
     after = np.roll(outline, -1, axis=0)

@@ -1,9 +1,9 @@
 """Predict the boxes of many tracks at once by Kalman filters of constant speed.
 
-Each track has four independent filters, each for one number of the box and its speed. SORT and
+A box is four numbers. For each number, a track has a filter of its value and speed. SORT and
 ByteTrack (Bewley 2016, Zhang 2022) filter x1, y1, x2, y2; OC-SORT (Cao 2023) filters the centre,
 the area, and the aspect ratio, which has no speed. Noise is stated for a step of ``STEP_S``; n
-steps at once add as much as n single steps.
+steps at once add as much noise as n single steps.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ class Tracker(ABC):
     ) -> Ids:
         """Return the id of each box [N], or ``NONE``, for the frame at ``time_s``. ``boxes`` xyxy
         [N, 4], ``scores`` [N], ``class_ids`` [N]. All tracks end if the clock goes back by more
-        than ``LOST_S``, as when a camera restarts. We assume that no time has passed after a
-        smaller step back."""
+        than ``LOST_S``, as when a camera restarts. After a smaller step back, we assume that no
+        time has passed."""
         if self._time_s is not None and time_s < self._time_s - LOST_S:
             self.end()
             self._time_s = None

@@ -38,8 +38,8 @@ EXAMPLE = "detect-video zones in.mp4 writes one to start from"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A line (two points) or a zone (a polygon). "In" is from a line's left-hand to its right-hand
-    side, seen from the first point to the second. ``classes``: names or ids that it counts; None:
+    """A line (two points) or a zone (a polygon). "In" crosses a line from left to right, seen from
+    the first point towards the second. ``classes``: names or ids that it counts; None:
     all. ``stays_s``: after this long in the zone, an object "stays"; None: never. ``sides``: names
     of the directions in and out."""
 
@@ -170,7 +170,7 @@ def mapping(where: str, value: Any) -> dict[Any, Any]:
 
 
 def _parse_section(where: str, section: dict[Any, Any], above: Mapping[Any, Any]) -> ZoneSet:
-    """Read a section. ``above``: the top level, whose options it inherits; {} for the top level."""
+    """Read a section, which inherits options of ``above``, the top level. For that level: {}."""
     if above:
         refuse_unknown(where, "key", section, OPTIONS)
         inherited = [key for key in OPTIONS if key in above and key not in section]
@@ -266,7 +266,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _parse_seconds(where: str, value: Any) -> float:
-    """Parse 60, 60s, 1m or 1h; at least a second."""
+    """Parse 60, 60s, 1m or 1h. Raises UsageError unless it is a second to a day."""
     text = str(value).strip() if not isinstance(value, bool) else ""
     unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
     try:

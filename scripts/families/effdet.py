@@ -1,4 +1,4 @@
-"""EfficientDet, by the package effdet: exported alone, and wrapped in its DetBenchPredict."""
+"""EfficientDet, by the package effdet: exported alone, and inside effdet's DetBenchPredict."""
 
 from __future__ import annotations
 

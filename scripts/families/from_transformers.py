@@ -64,7 +64,7 @@ def describe(family: str, about: str, scores: str, names: str = "coco-91") -> st
 
 
 def small_resnet(*stages: str) -> dict[str, Any]:
-    """Return options of a small DETR. ``stages``: those of its ResNet that the encoder reads."""
+    """Return options of a small DETR. ``stages``: the ResNet's stages that the encoder reads."""
     from transformers import ResNetConfig
 
     backbone = ResNetConfig(
@@ -170,8 +170,8 @@ class Pair(torch.nn.Module):
 
 
 class Deployed(torch.nn.Module):
-    """A model with its post-processor, as RT-DETR's tools/export_onnx.py and its descendants export
-    it. The second input is the picture's (width, height); boxes are in pixels of the picture."""
+    """A model with its post-processor, as tools/export_onnx.py of RT-DETR and of its descendants
+    exports it. The second input is the picture's (width, height); boxes are in its pixels."""
 
     def __init__(self, model: Any, queries: int) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ from model import steadiness
 from model.evaluation import find_truths
 
 CONF = 0.25
-LEAST = 0.01  # ``labelled`` looks for the threshold of equal recall from this score upwards
+LEAST = 0.01  # lowest score at which ``labelled`` looks for the threshold of equal recall
 ANY_SCORE = 1e-6  # a threshold that every drawn box passes
 
 
@@ -63,7 +63,7 @@ def watch(source: str, **options: Any) -> list[Detections]:
 def sightings(
     labels: Sequence[LabelledPicture], frames: Sequence[Detections], kind: int
 ) -> steadiness.Sightings:
-    """Return object -> the score of its box in each frame, 0 if it has none."""
+    """Return object -> the score of its box in each frame, 0 in a frame without its box."""
     scores: steadiness.Sightings = {}
     for picture, detections in zip(labels, frames, strict=True):
         expected = (picture.class_ids == kind) & ~picture.ignored & ~picture.crowd
@@ -79,7 +79,7 @@ def sightings(
 
 
 def labelled(footage: Footage, other: str) -> list[Row]:
-    """Measure at the default threshold, and at one that gives the recall of network ``other``."""
+    """Measure at the default threshold, and at the one where our recall equals ``other``'s."""
     rows = []
     theirs = watch(footage.source, model=other, conf=CONF)
     ours = watch(footage.source, conf=LEAST, max_det=300)

@@ -171,7 +171,7 @@ def crossings(
     versa.
 
     ``a_below``, ``b_below``: the detections of the same frames at a lower threshold, best first.
-    They begin with the boxes of ``a`` or ``b``: only better boxes can make NMS drop a box.
+    They begin with the boxes of ``a`` or ``b``, because only a better box makes NMS drop a box.
     """
     count = 0
     for ours, theirs, ours_below, theirs_below in zip(a, b, a_below, b_below, strict=True):
@@ -183,7 +183,7 @@ def crossings(
 
 def _found_below(one: Detections, paired: set[int], below: Detections, above: int) -> int:
     """Return how many detections outside ``paired`` have a partner below the threshold. ``above``:
-    the number of boxes above it, which come first in ``below``."""
+    the number of boxes above the threshold; they come first in ``below``."""
     if len(below) == above:
         return 0
     fits = overlaps(one.boxes, below.boxes[above:]) >= IOU

@@ -46,7 +46,7 @@ def street_clip(height: int, frames: int) -> Path:
 
 
 def looped_copy(height: int, frames: int) -> Path:
-    """Return a long clip that repeats the packets of a short one: copying them is fast."""
+    """Return a long clip that repeats a short clip's packets, because copying is fast."""
     path = CACHE / "clips" / f"copied-{height}p-{frames}.mp4"
     if not path.is_file():
         _make(path, [*_looped(street_clip(height, 300)), "-frames:v", str(frames), "-c", "copy"])

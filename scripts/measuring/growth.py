@@ -3,8 +3,8 @@ classes, and the length of the run.
 
 Each curve of medians is printed next to the expected curve through its first and last points:
 cost = a + b x**e, where e = 1 is proportional and e = 0 is constant. An exponent is the slope of
-a line through the logarithms. It is measured on the whole curve, and on its upper half: a constant
-part of the cost lowers the exponent less there.
+a line through the logarithms. It is measured on the whole curve, and on the upper half, where a
+constant part of the cost lowers the exponent less.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ CLASSES = (1, 2, 5, 10, 20, 40, 80)
 LENGTHS = (300, 1000, 3000, 10_000, 30_000, 100_000)
 OBJECTS = 30  # candidates form clusters around this many objects, as in a network's output
 CELLS = 8400  # grid cells of a network with a 640x640 input
-TINY = 90  # height of the clip of long runs, whose frames cost next to nothing
-SLACK = 0.1  # how far an exponent may exceed the expected one
+TINY = 90  # height of the clip for long runs; its frames cost next to nothing
+SLACK = 0.1  # how far an exponent may exceed the expected exponent
 FLAT = 1.05  # allowed growth of RSS from the second to the last quarter of a long run
 
 
@@ -67,7 +67,7 @@ HEAD = ("cost, CPU ms per frame", "expected", "exponent from the row above")
 
 
 def curve_table(curve: Curve, measured: Mapping[int, Sequence[Row]]) -> str:
-    """Return a table of each cost with the expected one."""
+    """Return a table of each cost with the expected cost."""
     costs = {
         curve.x_of(number): [row["cpu_ms"] for row in rows] for number, rows in measured.items()
     }

@@ -2,7 +2,7 @@
 
 We do not subtract runs without instruments from runs with them, because the result would be noise:
 passing a lock to another thread takes longer if that thread sleeps. Counts do not depend on the
-machine's load. A step's cost hardly does: it is the minimum of many tries over some seconds.
+machine's load. Costs hardly do, because each is the minimum of many tries over some seconds.
 """
 
 from __future__ import annotations

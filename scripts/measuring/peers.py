@@ -1,4 +1,4 @@
-"""Compare this project with ultralytics, ffmpeg, and the "lab's loop", the loop it began with.
+"""Compare this project with ultralytics, ffmpeg, and the "lab's loop", with which it began.
 
 Each part runs its variants in turns, and returns the rows of one table.
 """
@@ -226,7 +226,7 @@ def beside_ultralytics(settings: Settings) -> list[list[str]]:
 
 def network_size(width: int, height: int, longest: int = 640, stride: int = 32) -> tuple[int, int]:
     """Return (height, width) of a network's input for a picture of this size, such as 384x640 for
-    16:9. With torch, ultralytics chooses it by default, but an export needs it as an option."""
+    16:9. With torch, ultralytics chooses this size itself, but an export needs it as an option."""
     scale = longest / max(width, height)
     sides = (-(-round(side * scale) // stride) * stride for side in (height, width))
     return next(sides), next(sides)

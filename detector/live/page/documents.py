@@ -58,7 +58,7 @@ class ZoneDaysDocument(msgspec.Struct, frozen=True):
 
 
 class CountsDocument(msgspec.Struct, frozen=True):
-    """Counts of lines and zones on the local days before today, oldest first."""
+    """What lines and zones counted on the local days before today, oldest first."""
 
     schema: int
     days: list[str]
@@ -234,8 +234,8 @@ def live(figures: LiveFigures, now_s: float, controllable: Sequence[str] = ()) -
 
 def is_healthy(figures: LiveFigures | None) -> bool:
     """Return False before the run has started, if no camera is live, if rows or recordings cannot
-    be written, or if the engine hangs. A receiver of events that fails does not count: its fault
-    is elsewhere, and only the next event shows whether it works again."""
+    be written, or if the engine hangs. A failing receiver of events does not count: the fault is
+    outside the run, and only the next event shows whether the receiver works again."""
     if figures is None or not any(one.state == LIVE for one in figures.streams):
         return False
     if any(camera and fails for (camera, _), (fails, _) in figures.outputs.items()):

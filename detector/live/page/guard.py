@@ -1,7 +1,7 @@
 """Checks every request, and adds headers to every response.
 
-The order of checks is: method, lengths, Host and Origin, the body with its limit and deadline, and
-the login. Host and Origin keep out other sites, even if their host name resolves to this address.
+The checks, in this order: method, lengths, Host and Origin, size and time of the body, login. The
+check of Host and Origin keeps out other sites, even a site whose name resolves to this address.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class Clips:
         return None
 
     def finish(self) -> None:
-        """End the clip when its connection ends. Without a clip, late detections may start one."""
+        """End the connection's clip. If none is open, keep the ring for late detections."""
         if self._until_ns is not None:
             self._end_clip()
             self._ring.clear()

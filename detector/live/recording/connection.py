@@ -56,8 +56,8 @@ class Packet:
 
 
 class RecordedStreams:
-    """The tracks of a connection. ``notes`` tell why some cannot be recorded. Create it in the
-    feed's thread."""
+    """The tracks of a connection. ``notes`` tell why a stream cannot be recorded. The feed's thread
+    must create the object."""
 
     def __init__(self, streams: Iterable[Any]) -> None:
         self.video: Track | None = None

@@ -1,7 +1,7 @@
 """Names of recordings, and the recovery of files from killed runs.
 
 ``20260131T235959Z.mp4`` is a finished file, named after the UTC arrival time of its first picture.
-While it is written, its name is ``20260131T235959Z.partial.mp4``. A second file of the same second
+While it is written, its name is ``20260131T235959Z.partial.mp4``. Another file of the same second
 gets ``-2``. A side-car, ``.ass``, holds the boxes of the recording with the same name.
 """
 
@@ -35,7 +35,7 @@ class Recorded:
 
     path: Path
     start_s: float
-    number: int  # counts the recordings that began in the same second, from 1
+    number: int  # 1, 2, ... among the recordings that began in the same second
     partial: bool
 
 

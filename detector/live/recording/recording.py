@@ -19,11 +19,11 @@ from detector.live.recording.segments import Notice, Segments
 from detector.live.recording.side_cars import SideCars
 
 ANNOTATED, COPY, NONE = "annotated", "copy", "none"
-# If a camera is silent for this long, its file is finished, so that it can be watched or removed.
+# If a camera is silent for this long, its file is finished, so that users can watch or remove it.
 SILENCE_NS = 10 * NS
 # Annotated recordings skip a connection's first second of sound, which arrives in a burst.
 SETTLE_NS = NS
-# A new size begins a file at most once in this time; until then, annotated pictures are scaled.
+# In this time, at most one new size begins a file; annotated pictures of other sizes are scaled.
 LEAST_NS = 10 * NS
 
 
@@ -65,7 +65,7 @@ class Recording:
         self._sound_connection: RecordedStreams | None = None  # gives annotated files their sound
         self._opened_ns: int | None = None  # arrival of the connection's first packet
         self._last_ns = 0  # arrival of the last sample
-        self._changed_ns: int | None = None  # arrival of the last picture whose size began a file
+        self._changed_ns: int | None = None  # arrival of the last new size that began a file
         self._is_new = True  # the connection's size is not known yet
         self._epoch = 0  # epoch of the last drawn picture
         self._printed: set[str] = set()
@@ -125,7 +125,7 @@ class Recording:
             self._opened_ns = packet.arrived_ns
         if self.mode == COPY:
             samples = connection.samples(packet)
-            # New parameter sets of H.265 need a new MP4 file: it has them only at its beginning.
+            # New parameter sets of H.265 need a new file: MP4 has them only at the beginning.
             is_free = self._is_new or (connection.video and connection.video.codec == "hevc")
             if connection.changed and (is_free or self._may_change(packet.arrived_ns)):
                 connection.changed = self._is_new = False

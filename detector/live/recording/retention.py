@@ -1,8 +1,8 @@
 """Deletes old recordings: by age in days, and by GB over all cameras of a run.
 
 The age of recordings made during the run is measured by a monotonic clock. The age of older
-files comes from their names and file times. If even the newest of these exceeds the limit, the
-machine's clock may be wrong, so all of them count as new.
+files comes from their names and file times. If even the newest older file exceeds the limit, the
+machine's clock may be wrong. Then all older files count as new.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from detector.live.sources.base import NAME
 DAY_S = 86_400
 GB = 10**9
 PAUSE_S = 30.0  # between sweeps
-# If the clock jumps by more than this, somebody set it. After this long without a jump, it is
-# trusted again.
+# If the clock jumps by more than this, somebody set the clock. After this long without a jump,
+# the clock is trusted again.
 JUMP_S = 3600.0
 FIRST_S = 1_577_836_800.0  # the year 2020; a clock with an earlier time is wrong
 
@@ -47,8 +47,8 @@ class _StoredFile:
         return self.recorded.path.parent, self.recorded.start_s, self.recorded.number
 
     def age_s(self, utc_s: float) -> float | None:
-        """Return the age, from the time in the file's name or the time of its last change. If both
-        are plausible, the later one counts; if neither is, return None."""
+        """Return the age, from the time in the file's name and the time of the last change. The
+        later plausible time counts. Return None if neither time is plausible."""
         times = (self.recorded.start_s, self.changed_s)
         possible = [one for one in times if FIRST_S <= one <= utc_s + JUMP_S]
         return max(0.0, utc_s - max(possible)) if possible else None
@@ -148,7 +148,7 @@ class Retention:
             return False
         with suppress(OSError):
             car = side_car(one.recorded.path)
-            if is_regular(car):  # first: without the recording, we would never find it
+            if is_regular(car):  # first, because a side-car is found by its recording
                 car.unlink()
             one.recorded.path.unlink()
             del self._ended[one.key]  # the name may be reused if the clock was set back

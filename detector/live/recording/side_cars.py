@@ -1,8 +1,8 @@
-"""Writes side-cars: boxes and labels of a copied recording, as ASS subtitles with the recording's
-name, which players load automatically.
+"""Writes side-cars: the boxes and labels of copied recordings, as ASS subtitles. A side-car has the
+recording's name, so players load it automatically.
 
-Detections arrive later than their packets, often after the file is finished. So a side-car stays
-open until detections of later pictures arrive.
+Detections arrive later than their packets, often after the recording is finished. So a side-car
+stays open until a picture after the recording's end is detected.
 
 With 20 people in every picture, the text would be as large as a small video. So a picture's
 lines also serve later pictures, for up to ``STAY_NS``, if no box has moved visibly (``TOLERANCE``)
@@ -80,7 +80,7 @@ class SideCars:
         self._paused = False
 
     def begin(self, file: Mp4, size: Size | None) -> None:
-        """Start a side-car for ``file``. ``size``: width, height; None: the detected picture's."""
+        """Start a side-car for ``file``. ``size``: width, height; None: as the detected picture."""
         for car in self._cars:
             car.is_full = True
         self._cars.append(_SideCar(file, size, self._formatter, self._recent, self._keep_ns))
@@ -236,7 +236,7 @@ class _SideCar:
         self._current = caption, at_ns, at_ns + hold_ns
 
     def _may_keep(self, current: _Caption, caption: _Caption) -> bool:
-        """Return whether the current lines may stay: never if either picture has no objects."""
+        """Return whether the current lines may stay. False if either picture has no objects."""
         if not len(caption.detections.shown) or not len(current.detections.shown):
             return False
         if self._own_bytes > max(FREE_BYTES, SHARE * self._video_bytes):
@@ -360,7 +360,7 @@ def _look_alike(before: _Caption, after: _Caption) -> bool:
 
 
 def _scale(caption: _Caption, size: Size) -> Detections:
-    """Scale boxes to the recorded video, which may be another stream than the detected one."""
+    """Scale boxes to the recorded video. Detection may have used another stream."""
     height, width = caption.size
     shown = caption.detections.shown
     if size == (width, height):

@@ -100,7 +100,7 @@ class FeedFacts:
     fps: float | None = None  # pictures per second that arrived, over the last seconds
     codec: str = ""
     note: str = ""  # a remark on the stream, for the user
-    reconnects: int = 0  # connections made because one was lost, not after a planned stop
+    reconnects: int = 0  # new connections after a loss, not after a planned stop
 
 
 class PacketListener(Protocol):

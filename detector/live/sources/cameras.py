@@ -144,8 +144,8 @@ def unique_name(text: str, taken: Container[str], default: str) -> str:
 def read_cameras(
     path: str | Path, errors: list[DetectVideoError], loop: bool = False
 ) -> list[Camera]:
-    """Read a ``cameras.yaml`` without its invalid parts. Adds errors to ``errors``, with the path
-    of its key. Raises UsageError or SourceError if there is no list."""
+    """Read a ``cameras.yaml`` without its invalid parts. Adds each error to ``errors``, with the
+    path of the key. Raises UsageError or SourceError if there is no list."""
     events: Mapping[str, Any] = {}
     content = parse_yaml(read_text(path, "a list of cameras"), path)
     if not isinstance(content, dict) or "cameras" not in content:

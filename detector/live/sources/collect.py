@@ -81,13 +81,13 @@ class Member:
     """A camera, with counts that continue if it is removed and added again."""
 
     feed: Feed
-    began_ns: int = 0  # when it was added
-    first: int = 0  # number of its feed's first picture
-    epoch: int = 0  # number of connections of its earlier feeds
-    earlier: FeedFacts = NO_FACTS  # the sums of its earlier feeds
+    began_ns: int = 0  # when the camera was added
+    first: int = 0  # pictures that earlier feeds received, added to the feed's picture numbers
+    epoch: int = 0  # connections of earlier feeds, added to the feed's epochs
+    earlier: FeedFacts = NO_FACTS  # the sums of the earlier feeds
     handed: int = 0  # pictures that became frames, from all its feeds
     dropped: Counter[str] = field(default_factory=Counter)  # dropped by the collector
-    served: int = 0  # number of its last picture, counted over all cameras
+    served: int = 0  # serial number of its last picture, over all cameras
     last_ns: int = 0  # arrival of its last picture
     fps: float | None = None  # at the last check
     live: bool = False

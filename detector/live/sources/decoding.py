@@ -30,7 +30,7 @@ GRID = 48  # at least this many points per side are compared
 
 
 def prepare(codec: Any) -> None:
-    # Each frame thread would delay the output by a picture; a camera needs only one core.
+    # Each of FFmpeg's frame threads would delay the output by a picture. One core is enough.
     codec.thread_type = "SLICE"
     codec.thread_count = 1
     codec.flags |= Flags.copy_opaque

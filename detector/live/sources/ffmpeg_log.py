@@ -74,7 +74,7 @@ class DamageLog:
 
 
 class LogWatch:
-    """Calls ``handle`` with FFmpeg's log messages in this thread. FFmpeg waits until it returns."""
+    """Calls ``handle`` with FFmpeg's log messages in this thread. FFmpeg waits for ``handle``."""
 
     def __init__(self, handle: Callable[[str], None]) -> None:
         self._handle = handle
@@ -132,7 +132,7 @@ class _Redactor(logging.Handler):
         message = record.getMessage()
         if (handle := _watchers.get(threading.get_ident())) is not None:
             handle(message)
-        record.msg, record.args = redact(message), None  # redacts it for later handlers, too
+        record.msg, record.args = redact(message), None  # for later handlers, too
         root = logging.getLogger()
         level = _level if _open else av.logging.get_level()
         if level is None or record.levelno < av.logging.adapt_level(level) or not root.handlers:

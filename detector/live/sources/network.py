@@ -71,7 +71,7 @@ class NetworkFeed(PacketFeed):
     _look_up: LookUp | None = None
     _probed: OpenResponse | None = None  # the response of an earlier probe, still open
     _redirect_host: str | None = None  # another host to which the camera redirects
-    _first: NestedFile | None = None  # the first response, if we and not FFmpeg open the URLs
+    _first: NestedFile | None = None  # the first response, if we open the URLs instead of FFmpeg
     _nested: NestedOpener | None = None
     _multipart_error = ""  # FFmpeg's message about a malformed multipart
 
@@ -182,7 +182,7 @@ class NetworkFeed(PacketFeed):
 
     @property
     def _is_personal(self) -> bool:
-        """True if options identify the user. FFmpeg would send these to redirects' targets, too."""
+        """True if options identify the user. FFmpeg would send them to redirects' targets, too."""
         return not PERSONAL.isdisjoint(self.camera.options)
 
     def _options(self, opening: FFmpegOptions, probing: dict[str, str]) -> dict[str, str]:

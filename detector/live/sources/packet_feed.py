@@ -27,7 +27,7 @@ Track = ThreadTrack | OffTrack
 PRFT = struct.Struct("<qi4x")  # AVProducerReferenceTime: Unix microseconds, flags
 # Demuxers that detect the end of a picture only at the start of the next one.
 HOLD_BACK = ("rtsp", "rtp", "sdp", "mpegts", "h264", "hevc")
-SUSPENDED_NS = 1_000_000_000  # if checks are further apart, the machine was suspended
+SUSPENDED_NS = 1_000_000_000  # if checks are further apart than this, the machine was suspended
 
 
 def is_held_back(demuxer: str, codec: str) -> bool:
@@ -90,7 +90,7 @@ class PacketFeed(ThreadedFeed):
             self.receive_all()
 
     def handle_message(self, message: str) -> None:
-        """Handle a log message of FFmpeg, which waits until this returns."""
+        """Handle a log message of FFmpeg. FFmpeg waits until this method returns."""
 
     def begin(self, streams: list[Any], held_back: bool) -> None:
         self.packets.begin()
@@ -139,7 +139,7 @@ class PacketFeed(ThreadedFeed):
                     self._pass_on(list(self._decoder.flush(item)), item.codec, track)
 
     def _decode_or_skip(self, item: Received, damage_log: DamageLog, track: Track) -> None:
-        """Decode a packet, or skip it to shed load. At the limit, skip the rest of its group."""
+        """Decode a packet, or skip it to shed load. At the limit, skip the rest of the group."""
         shedding, number = self._shedding, item.stamp.number
         if shedding.admits(item.stamp, item.is_key, item.packet.pts):
             with track.span(READ, number):

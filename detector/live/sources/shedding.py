@@ -33,8 +33,8 @@ SHORTEST = 10  # a section has at least this many pictures
 # Longest group for shedding. Key frames every two seconds are common; half a second is for jitter.
 LONGEST_S = 2.5
 REGULAR = 5  # shedding begins after this many consecutive groups that last LONGEST_S or less
-# Shedding begins after this many consecutive sections that meet its conditions. Each time, the
-# number doubles, up to the second value.
+# Shedding begins after BAD_SECTIONS consecutive sections that meet its conditions. Each time that
+# shedding begins, the number doubles, up to MOST_BAD_SECTIONS.
 BAD_SECTIONS, MOST_BAD_SECTIONS = 2, 32
 
 

@@ -16,7 +16,7 @@ LOST_S = 10.0  # reconnect after this time without a picture
 FROZEN_S = 10.0  # frozen after this time of identical pictures; noise makes live pictures differ
 RATE_S = 5.0  # the camera's rate is measured over this time
 MOST_ARRIVALS = 1000  # arrivals kept to measure the rate
-BURST_S = 0.05  # pictures that come this soon after the first one were buffered during the opening
+BURST_S = 0.05  # pictures this soon after the first were buffered while the connection opened
 STEADY_S = 2.0  # if a camera was live for this long, its next failure counts as the first again
 
 # go2rtc's steps: five retries after 1 s, five after 5 s, ten after 10 s, then one per minute.
