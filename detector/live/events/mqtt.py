@@ -128,8 +128,11 @@ class MqttTarget:
             self._lost += bool(code.is_failure)
             topic = self._outdated.pop() if self._outdated else None
             self._lost -= topic is not None
-        if topic is not None:  # if the value changes now, ``_keep`` publishes it once more
-            self._publish(topic, self._latest.get(topic, ""), retain=True)
+        value = None
+        while topic is not None and value != (newest := self._latest.get(topic, "")):
+            # If ``_keep`` publishes a newer value meanwhile, ours may arrive after it, and stay.
+            value = newest
+            self._publish(topic, value, retain=True)
 
     def send(self, event: Event) -> None:
         prefix = f"{self._topic}/{level(event.camera)}"

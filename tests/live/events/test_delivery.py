@@ -17,6 +17,7 @@ from dataclasses import fields, replace
 from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -434,6 +435,22 @@ class Subscriber:
     def __exit__(self, *_) -> None:
         self.client.disconnect()
         self.client.loop_stop()
+
+
+def test_value_that_changes_while_an_older_one_is_sent_stays_retained(monkeypatch):
+    pytest.importorskip("paho.mqtt")
+    monkeypatch.setattr("detector.live.events.broker.Client", MagicMock())
+    target, sent = MqttTarget("mqtt://127.0.0.1/x"), []
+
+    def publish(topic, payload, **_):
+        sent.append(payload)
+        target._latest[topic] = "2"  # by another thread, whose message went before this one
+        return SimpleNamespace(rc=0)
+
+    target._client.publish = publish
+    target._latest["t"], target._outdated = "1", {"t"}
+    target._on_publish(None, None, 1, SimpleNamespace(is_failure=False), None)
+    assert sent == ["1", "2"]
 
 
 needs_broker = pytest.mark.skipif(
