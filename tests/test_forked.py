@@ -1,4 +1,4 @@
-"""A command in a fork of the server behaves like one in a new interpreter (tests/forked.py)."""
+"""A command gives equal results in a new interpreter and in a fork of the test server."""
 
 from __future__ import annotations
 

@@ -82,8 +82,8 @@ class Outputs(Protocol):
     # The job's own files.
 
     def publish(self, settings: JobSettings, *, first: bool) -> JobSettings:
-        """Write the settings to the place, and return the job's settings. With ``first``, keep
-        and return the settings that another shard has written before, if any."""
+        """Write the settings to the place, and return the job's settings. ``first``: the
+        job had none. If another shard has written some meanwhile, keep and return those."""
 
     def keep_home(self, shard: Shard, *, last: bool = False) -> None:
         """Copy the job's own files to the place, at most once a minute unless this is the ``last``
@@ -128,7 +128,7 @@ class LocalOutputs:
     def commit(self, name: str, scratch: Path, record: ItemRecord) -> None:
         target = self.folder(name)
         with output_errors(target):
-            # Sync the marker, not its folder. If a power loss removes the file, the item is redone.
+            # Do not sync ``scratch``: if a power loss removes the marker, the item is redone.
             with open(scratch / MARKER, "wb", buffering=0) as file:
                 file.write(to_json(record).encode())
                 os.fsync(file.fileno())

@@ -90,7 +90,7 @@ def test_damaged_or_unusual_clip_is_read_or_refused(folder, model, tmp_path, num
 
 
 @pytest.mark.slow
-@pytest.mark.nightly  # tests/sources/test_nasty_clips.py always reads these clips
+@pytest.mark.nightly  # tests/sources/test_nasty_clips.py reads these clips not only at night
 def test_shared_damaged_or_unusual_clips_are_read_or_refused(shared, model, tmp_path):
     clips = sorted((shared / "data/videos/nasty").glob("[012]*"))
     assert len(clips) == 29

@@ -1,7 +1,7 @@
 """Record which options a command and its child processes read.
 
-In the environment of ``recording_environment``, every process adds a line to a file when it first
-reads an option. Copying, comparing or documenting all options does not count as a read.
+In the environment of ``recording_environment``, every process writes an option's name to a file
+when it first reads it. Copying, comparing or documenting all options does not count as a read.
 """
 
 from __future__ import annotations

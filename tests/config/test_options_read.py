@@ -16,8 +16,8 @@ from tests.conftest import CHECKOUT
 from tests.sources.clips import write_video
 
 # Limits for a run on a video, and for a run on a camera (``_LIVE``). ``FILES``: how many source
-# files may read options. ``RETURNS``: how often reads may return to an earlier file. Most
-# returns happen while the engine is chosen, since that replaces ``auto`` in the options.
+# files may read options. ``RETURNS``: how often files may read options again after another file
+# did. Most returns happen while the engine is chosen, since that replaces ``auto``.
 FILES, RETURNS = 15, 9
 FILES_LIVE, RETURNS_LIVE = 20, 13
 # Record each read as (source file, whether the loop had begun). Reads in core/config/, which copies

@@ -16,7 +16,7 @@ class Command:
     argv: tuple[str, ...]
     inputs: tuple[str, ...] = ()
     read: tuple[str, ...] = ()  # globs of files whose content is recorded, not only their names
-    near: bool = False  # the network is real: the last digits of its outputs depend on the CPU
+    near: bool = False  # compare loosely: a real network's last digits depend on the CPU
     after: str | None = None  # run after this command, in a copy of its folder
     needs: tuple[str, ...] = ()  # required libraries
     slow: bool = False  # takes many seconds, so it starts first
@@ -146,7 +146,7 @@ OTHERS = [
           ("table", ("-o", "-"), ()),
       ]),
     _detect("second-run", "clip.mkv", *DOTS, "--sync", "--no-video", "--run-dir", "runs/second", after="sync"),
-    # Not after ``profile``, whose folder already contains the page.
+    # After ``second-run``, because the folder of ``profile`` already contains the HTML report.
     Command("report-html", ("report", "runs/second", "--format", "html"), after="second-run"),
     Command("diff", ("diff", RUN, "runs/second", "--json"), after="second-run"),
     Command("build-onnx",

@@ -1,4 +1,4 @@
-"""Make camera streams (with PyAV), whose pictures show their own numbers, and single frames."""
+"""Make single frames, and camera streams (with PyAV) in which each picture shows its number."""
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -131,7 +131,7 @@ def frame_at(
     utc_s: float | None = None,
     name: str = "yard",
 ) -> Frame:
-    """Return a picture that arrived ``seconds`` after zero on the monotonic clock. ``utc_s``: its
+    """Return a frame that arrived ``seconds`` after zero on the monotonic clock. ``utc_s``: its
     Unix time; None: 2026-01-31 12:00:00 UTC plus ``seconds``."""
     utc = START_S + seconds if utc_s is None else utc_s
     return Frame(

@@ -122,8 +122,8 @@ def test_cameras_have_their_own_tracks() -> None:
     assert ids_had["a"][-1] == ids_had["b"][-1] == [1, 2]
 
 
-def test_trail_holds_the_points_of_its_duration() -> None:
-    track = stage(trails="0.2s")  # a trail shows where an object was in the last 0.2 s
+def test_trail_is_as_long_as_the_option_says() -> None:
+    track = stage(trails="0.2s")
     for i in range(20):
         end = track(frame(i), boxes_with(0.9, x=100 + 5 * i))
     (trail,) = end.trails
@@ -230,8 +230,7 @@ def test_python_api_takes_a_tracker() -> None:
             assert (single.scores >= 0.25).all()
 
 
-# ``every``: the option infer_every; None: not given.
 @pytest.mark.parametrize(("every", "scheduled"), [(None, False), ("1", False), ("2", True)])
-def test_only_infer_every_above_one_creates_a_schedule(every, scheduled):
+def test_schedule_exists_only_if_infer_every_is_above_one(every, scheduled):
     track = stage(**({} if every is None else {"infer_every": every}))
     assert (track.schedule is not None) == scheduled

@@ -4,8 +4,8 @@ Batch normalisation is not folded. On a CPU the convolutions can run in bf16, wi
 gradient. With AVX-512 bf16, oneDNN's forward pass and input gradient take 0.4 of the fp32 time, but
 its bf16 weight gradient takes 1 to 20 times the fp32 time. For 1x1 kernels, even its fp32 weight
 gradient takes 4 times as long as a matrix product (torch 2.13, AMD Zen 4, 2 threads). So we compute
-the weight gradient as one matrix product for each tap of the kernel. Nothing is copied: in a padded
-picture with channels last, a tap reads consecutive rows, which begin at the tap's own offset.
+the weight gradient as one matrix product for each tap of the kernel. With stride 1, a tap needs no
+copy: it reads a contiguous block of pixels from the padded picture (channels last).
 """
 
 from __future__ import annotations
@@ -176,8 +176,8 @@ def _flatten(x: Tensor) -> Tensor:
 
 
 def _weight_gradient_stride_1(gradient: Tensor, x: Tensor) -> Tensor:
-    """Return the weight gradient of a 3x3 kernel with stride 1. Rows outside of the picture add
-    nothing, because the gradient is padded with zeros."""
+    """Return the weight gradient of a 3x3 kernel with stride 1. Matrix rows in the
+    padding add nothing, because the gradient is zero there."""
     width = x.shape[3] + 2
     last = torch.channels_last
     rows = _flatten(functional.pad(x, (1, 1, 1, 1)).contiguous(memory_format=last))

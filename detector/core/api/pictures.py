@@ -60,7 +60,7 @@ def _is_pil(picture: object) -> bool:
 
 
 def _from_pil(picture: Any) -> Image:
-    """Return the pixels as stored. Raises UsageError for modes I and F: their range is unknown."""
+    """Return BGR pixels, not rotated by EXIF. Raises UsageError for modes I, F: unknown range."""
     import numpy as np
 
     if picture.mode.startswith(("I", "F")):

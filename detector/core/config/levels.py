@@ -92,7 +92,7 @@ def _find_description_of_plan(model: str) -> Path | None:
 
 def merge_levels(*levels: tuple[str, Mapping[str, Any]]) -> Config:
     """Merge levels into one checked, frozen tree. The last level wins, option by option. A level is
-    (origin, options), with or without groups. Raises UsageError."""
+    (origin, options); its options may be in groups or at the top level. Raises UsageError."""
     values: dict[str, dict[str, Any]] = {group: {} for group in option_groups()}
     for origin, level in levels:
         for name, value in _flatten(origin, level):
@@ -204,7 +204,7 @@ def read_value(where: str, leaf: dataclasses.Field[Any], value: Any) -> Any:
     if high is not None and value > high:
         percent = f"; did you mean {value / 100:g}?" if high == 1.0 and 5 <= value <= 100 else ""
         raise UsageError(f"{where}: {quote(value)} is too large; must be at most {high}{percent}")
-    # Engines are checked later, when --json already prints errors as JSON.
+    # The engine's name is checked later, so that --json prints its error as JSON.
     choices = choices_of(leaf) if leaf.name != "engine" else ()
     for item in (value if isinstance(value, tuple) else (value,)) if choices else ():
         if item not in choices:

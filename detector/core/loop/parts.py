@@ -113,7 +113,7 @@ class Parts:
     source: FrameSource
     requests: Sequence[BatchRequest]
     concurrency: int
-    # (picture, row of the slot to fill) -> the picture's position in the row
+    # Fills a row of the slot: (picture, row) -> where the picture lies in the network's input
     preprocess: Callable[[AnyPicture, Image], Fit]
     head: Callable[[Outputs], Any]  # outputs of one picture, each [1, ...] -> Candidates
     nms: Callable[[Any], Any]  # candidates -> Detections in network pixels (see ``Fit.to_source``)
@@ -126,7 +126,7 @@ class Parts:
     sinks: Sequence[FrameSink] = ()
     # Limit of filled batches that wait for a worker, and of results that wait for their turn.
     queue_batches: int = 2
-    # Most bytes of all pictures in flight. A batch and one more picture are always allowed.
+    # Limit on the bytes of all pictures in flight. A batch and one more picture are always allowed.
     image_bytes: int = IMAGE_BYTES
     # None for sources that never make the loop wait.
     hooks: LoopHooks | None = None
@@ -164,7 +164,7 @@ class Batch:
     first: int  # number of its first frame in this run
     request: BatchRequest
     frames: list[Frame]
-    fits: list[Fit | None]  # position of frames[i] in its row of the slot; None: it has no row
+    fits: list[Fit | None]  # where frames[i] lies in its network input; None: it has no row
     head: Callable[[Outputs], Any] | None = None  # replaces the head of ``Parts``
     rows: int = 0  # rows of the slot that are filled and need inference
     outputs: Outputs | None = None
@@ -184,7 +184,7 @@ def image_count(parts: Parts) -> int:
     being written. ``image_bytes`` may reduce this number, but not below a batch and one more
     picture. Each drawing thread adds one picture."""
     info, batch, batches = parts.source.info, len(parts.requests[0].slot), len(parts.requests) + 1
-    if parts.schedule is not None:  # a batch then has ``every`` frames for each inferred one
+    if parts.schedule is not None:  # a batch then has ``schedule.every`` frames per inferred frame
         # One batch is being read, one written, and ``concurrency`` batches are in the engine.
         batches = max(batches, (parts.concurrency + 2) * parts.schedule.every)
     affordable = parts.image_bytes // max(1, info.width * info.height * 3)
@@ -206,8 +206,8 @@ def fill(
 ) -> Batch | None:
     """Read and preprocess until the slot is full or the source ends. Return None if no frame was
     left. Rows keep the source's order; spans carry the frame's number in this run, from 0. Frames
-    that are not inferred take no row. With cameras, such frames must not wait until the rows are
-    full, so a batch has at most as many frames as the slot has rows."""
+    that are not inferred take no row. With cameras, a batch has no more frames than the slot has
+    rows: otherwise frames without a row would wait until inferred frames fill the slot."""
     batch, max_frames = Batch(number, progress.read, request, [], []), len(request.slot)
     if parts.hooks is None:
         max_frames = longest_batch(max_frames, len(images))
@@ -323,7 +323,7 @@ def select(track: AnyTrack, parts: Parts, batch: Batch, decoded: Sequence[Any]) 
 
 
 def follow(track: AnyTrack, parts: Parts, batch: Batch) -> Pairs:
-    """Run the stages that depend on earlier frames on a batch, in the source's order."""
+    """For each frame, in the source's order, run the stages that depend on earlier frames."""
     pairs = zip(batch.frames, batch.detections, strict=True)
     for number, (frame, detections) in enumerate(pairs, batch.first):
         if parts.still is not None and frame.reused:

@@ -48,7 +48,7 @@ def is_address(text: str) -> bool:
 
 
 def local_path(text: str) -> str:
-    """Turn ``file:///a/b`` into ``/a/b``; keep other texts. Raises UsageError for another host."""
+    """Turn ``file:///a/b`` into ``/a/b``; keep other texts. Raises UsageError for file://HOST."""
     if not text.lower().startswith(FILE):
         return text
     path = text[len(FILE) :]

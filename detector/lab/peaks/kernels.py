@@ -1,4 +1,4 @@
-"""Measure how fast an engine's convolutions run, with the profiler that the layers pass uses.
+"""Measure how fast an engine's convolutions run, with the same profiler as the pass ``layers``.
 
 The graph is a chain of convolutions in shapes for which kernels are optimised: 64 to 256 channels,
 3x3 and 1x1, maps of 64x64 to 16x16 pixels.
@@ -27,7 +27,7 @@ from detector.core.run.measurements import library_version
 from detector.core.types import Candidates
 
 BUDGET_S = 1.0  # CPU seconds per core for each precision
-LOAD_FACTOR = 5  # largest wall time / BUDGET_S, since other programs may use the cores, too
+LOAD_FACTOR = 5  # wall time may reach BUDGET_S times this, since other programs may use the cores
 FEWEST = WARMUP + 40  # passes; their fastest quarter is then enough for a median
 SIDE = 64  # height and width of the input
 # Channels, kernel size, and whether the map is halved first. The fastest shape differs by engine.
@@ -60,7 +60,7 @@ def find_instructions(precision: str) -> str:
 def measure(
     engine: str, precision: str, threads: int, own: Mapping[str, str]
 ) -> dict[str, Reached]:
-    """Return executed precision -> highest rate, for fp32 and ``precision``, if they run."""
+    """Measure fp32 and ``precision``, if possible. Return a layer's precision -> highest rate."""
     fastest: dict[str, Reached] = {}
     for one in dict.fromkeys(("fp32", precision)):
         options = EngineOptions(

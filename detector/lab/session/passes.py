@@ -28,7 +28,7 @@ from detector.lab.session.network import DeviceFacts, LayersFacts, RooflineFacts
 
 Facts = TypeVar("Facts")
 
-# Fields of Execution. A pass may differ from the run in these only if its ``varies`` names them.
+# Fields of Execution in which a pass must equal the run, unless its ``varies`` lists the field.
 PINNED = ("engine", "precision", "threads", "concurrency", "batch", "model_input")
 
 
@@ -172,10 +172,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfFacts:
-    """``changes``: the largest median gain first. ``frames``: how many of the source's first frames
-    each run processed. ``rounds``: rounds of each change. ``fps``, ``frame_ms``: intervals over all
-    unchanged runs. ``not_measured``: change -> why. ``doubts``: why the figures are unreliable.
-    """
+    """``changes``: the largest median gain first. ``frames``: each run processed this many frames,
+    from the source's start. ``rounds``: rounds of each change. ``fps``, ``frame_ms``: intervals
+    over all unchanged runs. ``not_measured``: change -> why. ``doubts``: why the figures are
+    unreliable."""
 
     frames: Size
     rounds: Size
@@ -229,8 +229,8 @@ class MemoryFacts:
 
 
 class EnergyRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Joules by energy counter in ``duration`` seconds from ``timestamp`` (seconds since 1970).
-    Counters that this computer lacks have no key."""
+    """The joules of each energy counter in an interval: it began at ``timestamp`` (seconds since
+    1970) and took ``duration`` seconds. Counters that this computer lacks have no key."""
 
     timestamp: float
     tag: str
@@ -365,8 +365,8 @@ FACTS: dict[str, type[Any]] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRecord:
     """A file passes/NAME.json. ``facts``: of the type in FACTS; None if not ``available``, and
-    ``reason`` says why. ``undisturbed``: why the pass did not slow the run; otherwise None.
-    ``seconds``: duration of the pass. ``ran``: the executions that it measured."""
+    ``reason`` says why. ``undisturbed``: the reason if the pass did not slow the run; None
+    if it did. ``seconds``: duration of the pass. ``ran``: the executions that it measured."""
 
     available: bool
     reason: str | None = None

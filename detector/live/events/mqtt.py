@@ -3,7 +3,7 @@
 TOPIC/available           online, or offline (last will); retained
 TOPIC/CAMERA/state        up or down; retained
 TOPIC/CAMERA/event        events, as JSON
-TOPIC/CAMERA/count/CLASS  number of objects of the class, 0 after all left; retained
+TOPIC/CAMERA/count/CLASS  number of objects of the class; 0 when none remains; retained
 TOPIC/CAMERA/zone/NAME/in, out   crossings of a line today; retained
 TOPIC/CAMERA/zone/NAME/inside    objects in a zone; retained
 """

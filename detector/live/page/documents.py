@@ -35,9 +35,9 @@ class SumsDocument(msgspec.Struct, frozen=True):
 
 
 class ZoneDocument(msgspec.Struct, frozen=True):
-    """A line or zone (--zones). ``points``: shares of the picture's width and height. ``sides``: a
-    line's names for in and out. ``inside``: objects in a zone now. ``today`` and ``hours`` (local)
-    include earlier runs; ``classes`` counts this run only."""
+    """A line or zone (--zones). ``points``: shares of the picture's width and height. ``sides``:
+    the user's names for a line's directions, in and out. ``inside``: objects in a zone now.
+    ``today`` and ``hours`` (local) include earlier runs; ``classes`` counts this run only."""
 
     name: str
     kind: Literal["line", "zone"]
@@ -128,9 +128,9 @@ class HistoryDocument(msgspec.Struct, frozen=True):
 
 
 class RecordingDocument(msgspec.Struct, frozen=True):
-    """A file to download from ``url``. ``boxes_url``: its boxes as ASS subtitles, if any; players
-    load them from the same folder. ``finished``: false while the file is being written; ``url``
-    then returns the part that can be played."""
+    """A file to download from ``url``. ``boxes_url``: its boxes as ASS subtitles, if any. Players
+    load the subtitles if they are saved next to the video. ``finished``: false while the file is
+    being written; ``url`` then returns the part that can be played."""
 
     camera: str
     name: str
@@ -233,7 +233,7 @@ def live(figures: LiveFigures, now_s: float, controllable: Sequence[str] = ()) -
 
 
 def is_healthy(figures: LiveFigures | None) -> bool:
-    """Return False before the run has started, if no camera is live, if rows or recordings cannot
+    """Return False if the run has not started, if no camera is live, if rows or recordings cannot
     be written, or if the engine hangs. A failing receiver of events does not count: the fault is
     outside the run, and only the next event shows whether the receiver works again."""
     if figures is None or not any(one.state == LIVE for one in figures.streams):

@@ -1,4 +1,4 @@
-"""Find where to start decoding so that frames from a given time on equal those of a full decode.
+"""Find where to start decoding: from a given time on, frames must equal those of a full decode.
 
 If the last key frame before the time starts an open GOP, an earlier one is used. A frame's number
 is found by counting the packets that show an earlier picture. If it is unclear whether some packet
@@ -44,8 +44,8 @@ class Landing:
     """The key frame to start decoding at. pts and dts are in ticks of the source's time base.
 
     ``shown``: pts of the frames from number ``first`` up to ``wanted_pts``. ``fits``: usable key
-    frames, the last at ``key_pts``. ``safe_pts``: if a decoder's first picture is earlier than
-    this, the decoder began at one of ``fits``.
+    frames, the last at ``key_pts``. ``safe_pts``: a limit. A decoder whose first picture is earlier
+    began at one of ``fits``; any other decoder may have begun at a later key frame.
     """
 
     key_pts: int
