@@ -225,9 +225,8 @@ def test_python_api_takes_a_tracker() -> None:
             assert last.to_dict()[0]["track"] == last.track_ids[0]
             assert last[:2].track_ids.tolist() == last.track_ids[:2].tolist()  # type: ignore[union-attr]
             assert (last.scores >= 0.25).all()
-            single = detector(cv2.VideoCapture(STREET).read()[1])
-            assert single.track_ids is None
-            assert (single.scores >= 0.25).all()
+            with pytest.raises(UsageError, match="stream"):
+                detector(cv2.VideoCapture(STREET).read()[1])
 
 
 @pytest.mark.parametrize(("every", "scheduled"), [(None, False), ("1", False), ("2", True)])
