@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -74,6 +75,8 @@ class Server:
 
     async def _serve(self, binding: Binding) -> None:
         self._loop = asyncio.get_running_loop()
+        # It would print a line for each write to a visitor who has left.
+        logging.getLogger("asyncio").setLevel(logging.ERROR)
         workers = ThreadPoolExecutor(WORKERS, "detect-video page")
         page = Page(
             self._hub,
