@@ -229,6 +229,16 @@ def test_errors_name_options_as_keyword_arguments(options, words):
     assert "--" not in str(caught.value)
 
 
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])
+def test_capture_without_a_frame_rate_has_25_frames_a_second(rate):
+    pictures = iter([np.zeros((4, 4, 3), np.uint8)] * 2)
+    capture = SimpleNamespace(
+        isOpened=lambda: True, read=lambda: (True, next(pictures, None)), get=lambda _: rate
+    )
+    with Detector(engine="null") as detector:
+        assert [frame.time_s for frame, _ in detector.stream(capture)] == [0.0, 0.04]
+
+
 def test_errors_of_calls_and_streams_contain_no_flags():
     with Detector(engine="null") as detector:
         for call in (detector, lambda image, **more: next(detector.stream("x.mp4", **more))):

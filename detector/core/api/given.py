@@ -33,7 +33,8 @@ class GivenSource(SteppingSource):
         self._take: Any = lambda: given.read()[1] if pictures is None else next(pictures, None)
         if not self.hold_first():
             raise SourceError("stream(): there is no picture in it; give at least one")
-        fps = Fraction((is_capture and given.get(5)) or 25).limit_denominator(1001)  # CAP_PROP_FPS
+        rate = given.get(5) if is_capture else 0  # CAP_PROP_FPS: 0, -1 or NaN if unknown
+        fps = Fraction(rate if 0 < rate < 1e6 else 25).limit_denominator(1001)
         height, width, _ = as_image(self._picture).shape
         self.info = SourceInfo(type(given).__name__, "video", width, height, fps, 1 / fps)
 
