@@ -1,4 +1,4 @@
-"""The graph gives the outputs of plain code. Names, shapes, parameters and MACs are known."""
+"""Graphs of cfg files: outputs as of plain code, and the expected names, sizes and MACs."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ ENGINES = ("ort", "torch")
 
 @pytest.fixture
 def cfg(tmp_path: Path):
-    """``cfg(sections)`` writes a cfg for 8x8 pixels; its last layer must have 7 channels."""
+    """``cfg(sections)`` writes a cfg for 8x8 pixels. The default ``head`` needs 7 channels."""
 
     def write(sections: str, height: int = 8, width: int = 8, head: str = "") -> Path:
         path = tmp_path / "t.cfg"
@@ -206,7 +206,7 @@ def test_network_of_route_shortcut_upsample_and_dropout_equals_plain_code(cfg, e
     ],
 )
 def test_shortcut_adds_common_channels(cfg, engine, here, others):
-    """As in darknet, the output has as many channels as the layer before."""
+    """As in darknet, the output has as many channels as the layer before the shortcut."""
     convolutions = "".join(
         f"[convolutional]\nfilters={count}\nactivation=linear\n[route]\nlayers={2 * at}\n"
         for at, count in enumerate((*others, here))
@@ -297,7 +297,7 @@ def test_pictures_of_a_batch_do_not_mix(cfg):
 
 @pytest.mark.slow
 def test_yolov4_tiny_has_its_published_size():
-    """The file has 24,251,276 bytes (20 in its header); darknet prints 6.9 BFLOPs (2 x MACs)."""
+    """Its weights file has 24,251,276 bytes (header: 20); darknet prints 6.9 BFLOPs (2 x MACs)."""
     network = open_network("yolov4-tiny", random_seed=0)
     assert network.parameters == (24_251_276 - 20) // 4
     assert 2 * network.macs / 1e9 == pytest.approx(6.91, abs=0.01)

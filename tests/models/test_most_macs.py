@@ -1,8 +1,8 @@
-"""Layers whose number of rows depends on the picture: we count the maximum or refuse the file.
+"""Layers whose number of rows depends on the picture. We count the MACs of the maximum number of
+rows. We refuse a file if nothing limits this number, or if there are too many MACs.
 
 Each graph finds a box for every bright colour channel of the picture, at most three, and then
-multiplies the boxes by a matrix, like the second stage of a two-stage detector.
-"""
+multiplies the boxes by a matrix, like the second stage of a two-stage detector."""
 
 import json
 
@@ -103,8 +103,8 @@ def test_exact_number_of_macs_is_not_called_a_bound(tmp_path):
 
 
 def grown(export: Export, sides) -> Export:
-    """Add a second stage: the mean of a table of zeros. ``sides`` computes the table's length
-    from the number of bright elements, [1] int64."""
+    """Add a second stage: the mean of a table of zeros. ``sides`` gets the count of bright elements
+    ([1], int64), and computes the length of the table."""
     boxes, number = colours_found(export)
     count = export.cut(export.add("Shape", bright(export, export.picture)), 0, 1, axis=0)
     rows = sides(export, count)

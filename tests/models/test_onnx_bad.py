@@ -1,4 +1,4 @@
-"""Unusable ONNX files are refused in one line: what is wrong, and how to fix it."""
+"""An unusable ONNX file is refused with one line that says what is wrong, and how to fix it."""
 
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -164,14 +164,14 @@ def branching(folder):
 
 
 def masks(folder, graph=exports.decoded):
-    """Export masks as YOLOv5's segmentation does. Its metadata states no task."""
+    """Add an output of masks like that of YOLOv5's segmentation, whose metadata states no task."""
     export = graph()
     pooled = export.add("MaxPool", "images", kernel_shape=[4, 4], strides=[4, 4])
     return export.out("output1", pooled, [1, 3, 16, 16]).save(folder / "m.onnx", STATED)
 
 
 def looping(folder):
-    """Write a Loop whose body states no shapes, like that of a scripted module."""
+    """Write a Loop whose body states no shapes, like a Loop of a scripted module."""
     export = exports.decoded()
     infos = {
         name: helper.make_tensor_value_info(name, kind, None if kind == TensorProto.FLOAT else [])
@@ -316,7 +316,7 @@ def test_second_opset_of_the_same_domain_is_ignored(tmp_path):
 
 
 def test_huge_constant_is_not_evaluated(tmp_path):
-    """No output depends on the constant, so engines never get it."""
+    """Only an output that we do not read needs the constant, so engines never get the constant."""
     network = open_network(bomb(tmp_path))
     assert "ConstantOfShape" not in {node.op_type for node in network.graph.graph.node}
 
@@ -376,7 +376,7 @@ def test_message_for_one_dynamic_side_states_only_the_fixed_side(tmp_path, side,
 
 
 def test_user_may_name_the_family(tmp_path):
-    """[1, 84, 8] with arithmetic fits no family: raw YOLOX has no arithmetic, YOLOv8 7 columns."""
+    """[1, 84, 8] could be YOLOX without decoding, but this graph decodes. YOLOv8 has 7 columns."""
     path = exports.decoded(count=84).save(tmp_path / "m.onnx", STATED)
     with pytest.raises(ModelError, match="family was not"):
         open_network(path)

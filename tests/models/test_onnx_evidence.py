@@ -31,7 +31,7 @@ RED, GREEN, BLUE = 0.6, 0.8, 0.4  # scores of test_onnx_families.picture
 
 
 def red(export: Export, rows: int = LIST, filled: int = 2) -> str:
-    """Return [1, rows, 1]: the largest red in the first ``filled`` rows, zeros below."""
+    """Return [1, rows, 1]: ``filled`` rows with the picture's largest red, then rows of zeros."""
     return export.cut(export.scores(export.colours(), filled, rows), 0, 1, axis=2)
 
 
@@ -84,12 +84,12 @@ def dets_and_labels(**more) -> Export:
 
 
 def rf_detr(columns: int = 4, **more) -> Export:
-    """Make RF-DETR with a GridSample: dets in 0..1, logits. Of 4 logits, the last is background."""
+    """Make RF-DETR with a GridSample: boxes in 0..1, logits. Logit 4 of 4 is the background's."""
     export = Export(**more)
     zero = export.sampled_zero()
     colours = export.add("Add", export.colours(), zero)
     export.out("dets", export.table(colours, [[v / SIDE for v in box] for box in BOXES], LIST))
-    scores = export.scores(colours, 2, LIST)  # 10 x colour - 5, as the queries of RT-DETR
+    scores = export.scores(colours, 2, LIST)  # 10 x colour - 5, as for RT-DETR
     logits = export.add("Sub", export.add("Mul", scores, export.const([10.0])), export.const([5.0]))
     rest = np.full((1, LIST, columns - 3), -9.0)
     rest[..., -1] = 9.0
@@ -124,7 +124,7 @@ def keypoints(**more) -> Export:
 
 
 def one_piece(graph):
-    """Return a function that makes ``graph`` without the Concat that shows its columns."""
+    """Return a function that makes ``graph`` without the Concat that shows what its columns are."""
 
     def made() -> Export:
         export = graph()
@@ -382,8 +382,8 @@ def test_mmyolo_file_gives_known_detections(shared):
     assert (len(more), score) == (99, pytest.approx(0.974, abs=1e-3))
 
 
-def test_families_without_own_names_are_not_suggested(tmp_path):
-    """A table called output0 may come from any exporter."""
+def test_families_with_common_output_names_are_not_suggested(tmp_path):
+    """Any exporter may call a table output0, so this name does not suggest a family."""
     assert "names and shapes of" not in refusal(rows_of_six("csb").save(tmp_path / "model.onnx"))
 
 
@@ -664,7 +664,7 @@ def test_refusal_of_a_wrong_description_mentions_the_key(tmp_path, text):
     assert WRONG[text] in refusal(path, describe=described(tmp_path, text))
 
 
-def test_last_columns_of_an_unknown_number_are_refused(tmp_path):
+def test_last_columns_are_refused_if_the_number_of_columns_is_unknown(tmp_path):
     text = WHOLE.replace("columns: 2-5", "columns: last 4")
     outputs = read_description(described(tmp_path, text)).outputs
     why = bind(outputs, {"output0": (1, 20, None)}, (SIDE, SIDE))

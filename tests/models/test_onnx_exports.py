@@ -90,7 +90,7 @@ def test_a_branch_may_read_the_output_of_a_later_node(tmp_path):
 
 
 def test_long_formulas_for_sizes_are_accepted(tmp_path):
-    """``yolo export dynamic=True`` names an axis with 1,234 characters. The size is inferred."""
+    """``yolo export dynamic=True`` gives an axis a name of 1,234 characters. We infer the size."""
     from onnx import helper
 
     def label(model):

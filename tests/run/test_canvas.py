@@ -196,13 +196,13 @@ def test_image_files_keep_the_canvas_of_the_model(
 ) -> None:
     path = str(tmp_path / "square.png")
     assert cv2.imwrite(path, np.zeros((64, 64, 3), np.uint8))
-    monkeypatch.setattr(SourceReading, "open", None)  # a call to learn the size would fail
+    monkeypatch.setattr(SourceReading, "open", None)  # opening a file to learn its size would fail
     for spec in (path, str(tmp_path)):
         assert SourceReading.of(make_config()).picture_size([spec]) is None
 
 
 def test_eval_keeps_the_canvas_of_the_model(clips: dict[str, str], tmp_path: Path) -> None:
-    """``eval`` passes its own function to open sources."""
+    """``eval`` opens sources with a function of its own (``Hooks.source``); so does this test."""
     config = make_config()
     result = run(
         [clips["classic"]], tmp_path, Hooks(source=lambda spec: SourceReading.of(config).open(spec))

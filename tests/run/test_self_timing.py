@@ -414,7 +414,7 @@ def test_agreement_of_int8_depends_on_the_cpu(street, ticks, tmp_path, monkeypat
 def test_agreement_of_openvino_int8_includes_its_float_layers(
     ticks, tmp_path, monkeypatch, flags, kind
 ):
-    """ONNX Runtime computes these layers in fp32, so its agreement stays the same."""
+    """ONNX Runtime computes float layers in fp32 on every CPU, so its agreement stays the same."""
     set_flags(monkeypatch, "sse2", *flags)
     network = open_network(ModelRequest("street"))
     known = packaged(network, "street").result

@@ -123,7 +123,7 @@ def test_copy_begins_at_the_last_key_frame_before_the_start(clip: Path, tmp_path
     assert sorted(times) == [(400 + 40 * i, 440 + 40 * i) for i in range(5)]
     shown = [time for time, _ in packets(tmp_path / "x.mkv")]
     assert sorted(shown)[:15] == [Fraction(i, 25) for i in range(15)]
-    assert len(shown) <= 15 + 3  # and pictures that the last of the 15 refer to
+    assert len(shown) <= 15 + 3  # plus later pictures to which the last ones refer
     begin, end = (
         packets(tmp_path / "x.mkv", "audio")[0][0],
         packets(tmp_path / "x.mkv", "audio")[-1][0],
@@ -251,7 +251,7 @@ def test_libass_draws_like_us(line_width: int, grey: Path, tmp_path: Path) -> No
     names = tuple(f"class {i}" for i in range(9))
 
     def many(index: int) -> Detections:
-        """Return more than ``FEW`` objects, so that ambiguous labels get a thick corner."""
+        """Return more than ``FEW`` objects: then boxes with ambiguous labels get a thick corner."""
         boxes = [[40 * i + index, 20 + 30 * i, 40 * i + 90, 90 + 25 * i] for i in range(9)]
         boxes += [[0, 0, 60, 15], [580, 0, 640, 60], [0, 280, 70, 360], [560, 300, 640, 360]]
         boxes += [[0, 150, 30, 220], [300, 330, 400, 360]]

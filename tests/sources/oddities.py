@@ -45,7 +45,7 @@ def write_parts(path: Path, encoder: Sequence[str], *parts: Sequence[str]) -> Pa
 
 
 def cut_front(whole: Path, path: Path, packets: int) -> None:
-    """Copy ``whole`` without its first packets, like a recorder that is switched on later."""
+    """Copy ``whole`` without its first packets, like a recording that begins later."""
     with (
         av.open(str(whole)) as source,
         av.open(str(path), "w", format=source.format.name.split(",")[0]) as target,

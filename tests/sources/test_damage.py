@@ -360,7 +360,7 @@ def test_failed_open_restores_the_log_level(concealed, monkeypatch, decoder, ope
 
 
 def test_concurrent_removals_of_listeners_restore_the_log_level_once(monkeypatch):
-    """The second ``remove_closed`` runs when the first has checked, but has no lock yet."""
+    """A second ``remove_closed`` runs just before the first one takes the lock."""
     log = _complaints.CAUGHT_LOG
     listener = _complaints.Complaints()
 

@@ -323,7 +323,7 @@ SOUNDS = [
 def test_sound_is_written_like_that_of_a_file(
     name: str, sound: tuple[str, ...], window: dict[str, str], tmp_path: Path, pipe: Any
 ) -> None:
-    """In a file, sound is read separately from the frames."""
+    """A file is opened a second time for its sound, but a pipe can be read only once."""
     path, results = beeping_clip(tmp_path / name, *sound), {}
     for spec in (str(path), "-"):
         out = tmp_path / f"out{len(results)}.mp4"

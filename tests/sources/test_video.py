@@ -1,4 +1,4 @@
-"""Videos written here: their frames, order and buffers."""
+"""Read videos that this module writes: frames, their order, and the caller's buffers."""
 
 import struct
 from fractions import Fraction

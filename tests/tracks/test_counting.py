@@ -1,4 +1,4 @@
-"""Test counts at lines and in zones, on scenes with known crossings."""
+"""Counts at lines and in zones, in scenes with known crossings."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_crossing_is_reported_with_direction_place_and_side() -> None:
     _, events, _ = walk(straight(200, 400), LINE)
     assert names(events) == ["door crosses in"]
     assert (events[0].track, events[0].class_name, events[0].x) == (1, "person", 300)
-    assert 2.0 < events[0].time_s < 2.2, "reported once it has clearly passed the line"
+    assert 2.0 < events[0].time_s < 2.2, "reported when the box has clearly passed the line"
     assert names(walk(straight(400, 200), LINE)[1]) == ["door crosses out"]
     assert names(walk(straight(200, 400, x=520), LINE)[1]) == [], "past the line's end"
     # Events name the side only if the names of the line's sides are not "in" and "out".
@@ -114,7 +114,7 @@ def test_track_lost_for_too_long_ends() -> None:
     _, events, _ = walk(path, YARD)
     assert names(events) == ["yard appears", "yard ends"]
     assert (events[1].since_s, events[1].until_s) == (0.0, 1.0)
-    assert events[1].time_s == pytest.approx(2.1), "reported once the track is given up"
+    assert events[1].time_s == pytest.approx(2.1), "reported when the track is given up"
 
 
 def test_a_cut_ends_all_tracks() -> None:
@@ -124,7 +124,7 @@ def test_a_cut_ends_all_tracks() -> None:
     assert names(counter.end()) == ["yard ends"]
     events, _ = counter.update(ids + 1, np.zeros(1, np.int64), box, 0.1, SIZE)
     assert names(events) == ["yard appears"]
-    assert next(iter(counter.total.values())).most == 1, "the two tracks were not in it at once"
+    assert next(iter(counter.total.values())).most == 1, "the tracks were not in the yard at once"
 
 
 @pytest.mark.parametrize("error_s", [-1e-9, 0.0])

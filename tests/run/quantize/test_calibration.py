@@ -260,7 +260,7 @@ def test_damaged_calibration_is_named_and_replaced(video: Path, tmp_path: Path) 
 
 
 def test_forged_calibration_is_refused(video: Path, tmp_path: Path) -> None:
-    """The manifest has the digest of the changed ranges, but no proof that we wrote them."""
+    """The manifest has the digest of the changed file, but no proof that we wrote this file."""
     quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     path = tmp_path / calibrations_in(tmp_path)[0]
     document = json.loads(path.read_text())
