@@ -24,7 +24,7 @@ LEAST_VISIBLE = 0.3  # a box that keeps less than this share of its area becomes
 SMALLEST = 3.0  # pixels: a box with a shorter side becomes a region to ignore
 
 Rect = tuple[int, int, int, int]  # x1, y1, x2, y2 on the canvas
-Trust = tuple[float, float]  # (person, vehicle): share of the teacher's score that is the target
+Trust = tuple[float, float]  # (person, vehicle): target score / the teacher's score
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class Batch:
     owners: NDArray[np.int64]  # [T] index of the picture that a box belongs to
     taught_boxes: NDArray[np.float32]  # [B, N, 4] the teacher's boxes
     taught: NDArray[np.float32]  # [B, N, 2] the teacher's scores
-    trust: NDArray[np.float32]  # [B, N, 2] which share of these scores is the target
+    trust: NDArray[np.float32]  # [B, N, 2] target score / the teacher's score
     counts: NDArray[np.float32]  # [B, N, 2] 0 in regions to ignore, else 1
 
 
@@ -144,7 +144,7 @@ def degrade(image: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.ui
 
 
 def recolour(image: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Change hue, saturation and value; sometimes make it grey, or dark and noisy."""
+    """Change hue, saturation and value; sometimes make the picture grey, or dark and noisy."""
     hue, saturation, value = rng.uniform(-1, 1, 3) * (0.015, 0.6, 0.4)
     ramp = np.arange(256)
     if rng.random() < 0.04:

@@ -3,8 +3,8 @@
 The class logit is scaled and shifted. Scale and shift come from a logistic regression that predicts
 from a box's score whether the box is right. The order of a class's boxes stays, and so does AP.
 
-Only pictures with complete labels tell whether a box is wrong. In the set coco, all objects are
-labelled; in the set overpass, almost all vehicles are. The sets road and elevated have gaps: a
+Only pictures with complete labels tell whether a box is wrong. In ``coco``, all objects are
+labelled; in ``overpass``, almost all vehicles. Labels are missing in ``road`` and ``elevated``: a
 box of an unlabelled object would count as an error and lower the scores. The rendered street has
 complete labels, but resembles training pictures, so its scores are better than on photographs.
 """

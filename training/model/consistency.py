@@ -104,7 +104,7 @@ def _best(
     logits: Tensor,
     size: tuple[int, int],
 ) -> tuple[Tensor, Tensor]:
-    """Return the best score [T] near the centre of each object, and the box [T, 4] of that cell."""
+    """Return the score [T] and the box [T, 4] of the best cell near each object's centre."""
     centres = torch.from_numpy(cell_centres(*size)).to(boxes.device)
     strides = torch.from_numpy(cell_grid(*size)[1]).to(boxes.device)
     near = candidates(objects, centres, strides)

@@ -21,17 +21,17 @@ CLASSES = {
     "person": 0,
     **dict.fromkeys(("car", "motorcycle", "motorbike", "bus", "truck", "Vehicle", "vehicle"), 1),
 }
-# Similar to vehicles, but not in the class vehicle: detections are neither right nor wrong.
+# Similar to vehicles, but not vehicles: a box of such an object is neither right nor wrong.
 IGNORED = ("bicycle", "bike", "train")
 SIDE = 512  # longest side of a picture in memory, in pixels; larger pictures are shrunk
 SIDE_RENDERED = 640  # for rendered pictures, because some of their cars are a few pixels wide
 WEBP_QUALITY = 60  # at this quality, all pictures and the teacher take less than 60 MiB
 
-# Cells without an assigned label: target score / the teacher's score, for (person, vehicle).
+# (person, vehicle), for cells without a label: target score / the teacher's score.
 TRUST = {
     "coco": (0.5, 0.5),  # labelled except for a few objects, so half trust
     "overpass": (1.0, 0.5),
-    "voc": (0.5, 1.0),  # people are labelled, and vehicles except lorries
+    "voc": (0.5, 1.0),  # all people and vehicles are labelled, except lorries
     "traffic": (1.0, 1.0),  # people and distant vehicles are not labelled
     "road": (1.0, 1.0),
     "elevated": (1.0, 1.0),

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 NAMES = ("person", "vehicle")
 CONFIDENCE, NMS_IOU, MAX_KEPT = 0.001, 0.65, 300
 REPORTED = 0.25  # the score at which recall and precision are reported
-CALIBRATION = 256  # training pictures for int8: half set the ranges, half measure agreement
+CALIBRATION = 256  # training pictures for int8: one half for the ranges, one for the agreement
 
 PRODUCT_NMS_IOU = 0.45  # detect-video's default
 
@@ -76,7 +76,7 @@ def read_validation(labelled: Path) -> Iterator[Labelled]:
 
 
 def read_clip(video: Path, every: int) -> Iterator[Labelled]:
-    """Read every Nth frame of a clip with a COCO json next to it."""
+    """Read one frame in ``every`` from a clip that has a COCO json next to it."""
     capture, at = cv2.VideoCapture(str(video)), -1
 
     def frame(entry: dict) -> NDArray[np.uint8]:
@@ -275,7 +275,7 @@ def package_calibration(model: str, int8: CalibrationConfig, source: str, target
 
 
 def narrow_result(network: Network, calibration: Calibration, of_fp32: Reference) -> Int8Result:
-    """Return the result of int8-u8 with 7-bit weights. Such weights overflow on no CPU."""
+    """Return the result of int8-u8 with 7-bit weights. With them, sums overflow on no CPU."""
     from detector.core.models.graph.int8 import NARROW_TOP
     from detector.core.models.graph.qdq import quantised_graph
 
@@ -436,7 +436,7 @@ def suppress(rows: Rows, c: int, keep: NDArray[np.bool_], iou: float):
 def figures(results: Results) -> dict[str, float]:
     """Return AP50 of every group and class.
 
-    The labels of the set elevated have gaps. It has recall and unmatched boxes instead of AP50.
+    The labels of ``elevated`` have gaps, so we return its recall and unmatched boxes instead.
     """
     result = {}
     for (group, name), rows in results.items():

@@ -38,7 +38,7 @@ WITHOUT_MOSAIC = 0.12  # share of the steps without mosaics, at the end of the t
 CLIP = 10.0  # gradients are clipped to this norm
 CHECKPOINT_S = 180
 LOG_EVERY = 20  # steps
-STATISTICS = 12  # batches used to measure folded normalisations again
+STATISTICS = 12  # batches used to measure the mean and variance that folding removed
 
 Judge = Callable[[Street], dict[str, Any]]  # returns entries of the log
 

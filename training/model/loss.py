@@ -20,10 +20,10 @@ from model.teacher import cell_centres, cell_grid
 # Largest distance of a cell from the centre of a box, in strides; see ``candidates``.
 NEAR, NEAREST = 1.5, 0.75
 IOU_WEIGHT = 3.0  # weight of overlap relative to class score, in the cost of a cell for a box
-CANDIDATES = 10  # most cells assigned to a box
+CANDIDATES = 10  # maximum number of cells assigned to a box
 
 SCORE_WEIGHT, BOX_WEIGHT = 2.0, 2.5
-# The teacher's boxes with a score above TAUGHT_ABOVE are targets; weight = TAUGHT_SHARE x score.
+# A teacher's box with a score above TAUGHT_ABOVE is a target: weight TAUGHT_SHARE x score x trust.
 TAUGHT_ABOVE, TAUGHT_SHARE = 0.15, 0.5
 
 

@@ -36,7 +36,7 @@ PRIOR = 0.01  # initial score of every class
 class Street(nn.Module):
     """The network of a cfg.
 
-    Takes RGB [B, 3, H, W] in 0..1; returns the input maps of every [yolo] layer.
+    Takes RGB [B, 3, H, W] in 0..1; returns the input map of each [yolo] layer.
     """
 
     def __init__(self, architecture: CfgNetwork) -> None:

@@ -129,7 +129,7 @@ class Frame(NamedTuple):
 
 
 Sightings = dict[str, list[float]]
-"""Object -> the score of its box in each frame that shows it, in order; 0 if it has none."""
+"""Object -> one score per frame that shows the object, in order. Without a box, the score is 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +159,8 @@ def share(part: NDArray[np.int64], whole: NDArray[np.int64]) -> float:
 def read_tracked(path: Path) -> Iterator[Frame]:
     """Read every frame of a clip with a json next to it, or of a folder with MOT17's ``gt.json``.
 
-    The json is COCO's with a ``track_id``. Ignored boxes (``iscrowd``, ``considered`` 0, hidden)
-    are dropped.
+    The json has COCO's format, and a ``track_id`` for each box. Ignored boxes (``iscrowd``,
+    ``considered`` 0, hidden) are dropped.
     """
     labels = path / "gt.json" if path.is_dir() else path.with_suffix(".json")
     document = json.loads(labels.read_text(encoding="utf-8"))
@@ -239,7 +239,7 @@ def is_expected(row: dict) -> bool:
 
 
 def follow(model: Model, frames: Iterable[Frame]) -> dict[str, Sightings]:
-    """Return the sightings of all objects, by class, with detect-video's NMS threshold."""
+    """Return the sightings of all objects, by class. NMS uses detect-video's threshold."""
     sightings: dict[str, Sightings] = {name: {} for name in NAMES}
     for frame in frames:
         rows = model(frame.image)

@@ -388,7 +388,7 @@ def make_walkers(layout: Layout, duration: float, rng: np.random.Generator) -> l
             pace = rng.uniform(0.9, 1.6) * rng.choice([-1, 1])
             beyond = rng.random() < 0.45
             z = rng.uniform(*((layout.far_zebra[1] + 1, 38) if beyond else (6, layout.zebra[0])))
-            if layout.phase == "cross":  # walk away from the cross street: it has a green light
+            if layout.phase == "cross":  # walk away from the cross street, where vehicles drive
                 pace = abs(pace) if z > layout.cross[1] else -abs(pace)
             add(x, z, rng.normal(0, 0.03), pace)
         for _ in range(int(rng.integers(1, 5))):  # along the far side of the cross street
