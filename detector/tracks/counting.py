@@ -162,7 +162,7 @@ class Counter:
         self._widths: list[float] = []
         self.time_s: float | None = None
         self.total: dict[Key, ShapeTally] = {}
-        # The current interval, on the frames' or the wall clock.
+        # The current interval, on the frames' clock or the wall clock.
         self._interval: dict[Key, ShapeTally] = {}
         self._began_s = self._ends_s = 0.0
         self._now_s: float | None = None
@@ -217,7 +217,7 @@ class Counter:
         wall: Wall | None = None,
     ) -> tuple[list[ZoneEvent], list[ZoneCount]]:
         """Return the events up to the frame at ``time_s``, and the finished intervals. ``ids`` [N]:
-        from 1, or -1: no track; ``boxes`` xyxy [N, 4]; ``size``: width and height of the picture.
+        1 or more; -1: no track; ``boxes`` xyxy [N, 4]; ``size``: width and height of the picture.
         ``wall``: the clock of the intervals; None: the frames' clock."""
         ended: list[ZoneEvent] = []
         if self.time_s is not None and time_s < self.time_s - LOST_S:  # the clock restarts
