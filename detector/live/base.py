@@ -41,7 +41,7 @@ def format_day(time_s: float) -> str:
 
 
 def count_drops(dropped: Mapping[str, int], received: int) -> tuple[int, float]:
-    """Return how many frames within the camera's ``rate`` were dropped, and their share."""
+    """Return number and share of dropped frames, without those above the camera's ``rate``."""
     above_rate = dropped.get("rate", 0)
     count = sum(dropped.values()) - above_rate
     return count, count / max(1, received - above_rate)

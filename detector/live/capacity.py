@@ -8,7 +8,7 @@ loop. So for k cameras instead of the present N, if all their pictures are detec
     CPU:   k / N * (decoding / decoded share + rest / processed share)
                                                         <= 1 - share used by other programs
 
-Only load shedding makes the decoded share less than 1. Dividing by it adds the skipped decoding.
+The decoded share is below 1 only under load shedding. Dividing by it adds the skipped decoding.
 
 If pictures are dropped for lack of time, the estimate is at most N times the share of pictures not
 dropped, because a machine that drops pictures of its only camera cannot handle 1.1 cameras.

@@ -53,7 +53,7 @@ class CameraTally:
     live_ns: int = 0  # time today in which the camera was live or its pictures were processed
     rate_ns: float = 0.0  # integral of the camera's rate over ``rated_ns``
     rated_ns: int = 0  # today's time with a known rate
-    # The run's (counts, drops) at the day's start, and at its summary: the next day's start.
+    # The run's (counts, drops) when the day began, and when the day's summary was made.
     before: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
     at_summary: tuple[dict[str, int], dict[str, int]] = field(default_factory=lambda: ({}, {}))
 
@@ -135,7 +135,7 @@ class UsageSums:
 
 class LiveStatus:
     """The counters of a run. ``clock``: ns, see ``Arrival``. ``decoding``: the feeds' CPU time, ns.
-    ``machine_clock``: CPU time of all programs. ``tiles``: for cameras without their own."""
+    ``machine_clock``: CPU time of all programs. ``tiles``: for cameras that set none."""
 
     def __init__(
         self,
@@ -355,7 +355,7 @@ class LiveStatus:
         return counts, dict(dropped)
 
     def _stages(self) -> tuple[dict[str, int], int, int]:
-        """Return stages' busy times, the number of workers, and the time when any worker infers."""
+        """Return stages' busy times, the number of workers, and how long at least one inferred."""
         if isinstance(self._timeline, OffTimeline):
             return {}, 1, 0
         stages: dict[str, int] = {}

@@ -1,8 +1,8 @@
 """Passes pictures, figures and events of a run to its viewers.
 
-While pictures are requested (``wants_pictures``), the writer's thread copies them. The thread that
-calls ``jpeg`` scales and encodes, once for each picture and width. Only the newest picture is kept,
-so slow viewers skip pictures.
+While pictures are requested (``wants_pictures``), the writer's thread copies them. ``jpeg`` scales
+and encodes in its caller's thread, once for each picture and width. Only the newest picture is
+kept, so slow viewers skip pictures.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Subscription:
 
 
 class Hub:
-    """Passes a run to its viewers. Thread-safe. Keeps only pictures that ``wants_pictures``
+    """Holds what a run's viewers see. Thread-safe. Keeps only pictures that ``wants_pictures``
     requested, because other pictures may lack boxes or the pixelation of --blur."""
 
     name, failing = "page", False
@@ -133,7 +133,7 @@ class Hub:
             self.keep(frame.arrival.camera, frame, frame.arrival.utc_s, len(detections))
 
     def keep(self, camera: str, frame: Frame, utc_s: float, objects: int) -> None:
-        """Keep a frame. ``show`` does this for cameras. ``utc_s``: Unix time."""
+        """Keep a frame. For cameras, ``show`` calls this. ``utc_s``: Unix time."""
         channel = self._channel(camera)
         if not channel.draw_next:
             return

@@ -73,8 +73,8 @@ class Router:
         self._outputs: dict[str, tuple[Output, ...]] = {}
         self._cameras: dict[str, Camera] = {}
         self._classes: dict[str, frozenset[int] | None] = {}
-        self._shows = False  # the watcher receives this picture
-        self._drawn = False  # this picture has boxes
+        self._shows = False  # the watcher receives the current picture
+        self._drawn = False  # the current picture has boxes
         self.paths: dict[str, dict[str, str]] = {}  # camera -> kind -> path, over the whole run
         self._closed: Counts = Counter()  # counts of closed outputs
         self._reported: Counts = Counter()  # all counts at the last call of ``counts``
@@ -128,7 +128,7 @@ class Router:
             }
 
     def keep(self, frame: Frame, detections: Detections) -> Detections:
-        """Drop detections in the camera's masks, and of classes that it does not keep."""
+        """Drop detections in masks, and those of classes that the camera does not keep."""
         assert frame.arrival is not None
         camera = self._cameras[frame.arrival.camera]
         height, width = frame.image.shape[:2]

@@ -363,7 +363,7 @@ class _LiveRun:
                 running.change(camera, settings)
             else:
                 new_parts = self._plan.parts(self._source)
-                # Stages before the head: only a tracker handles boxes below --conf.
+                # Set the head last: it may pass boxes below --conf, which only a tracker handles.
                 parts.between, parts.head = {**new_parts.between, **parts.between}, new_parts.head
         self._around.say(f"{camera}: {changes}; lines and zones are in {path}")
         return changes, path

@@ -45,7 +45,7 @@ class ZoneCounts:
         self._opened: set[str] = set()
 
     def open(self, camera: str) -> None:
-        """Read today's counts of earlier runs. Call before this run writes."""
+        """Read today's counts of earlier runs. Call this before the run writes its own."""
         if self._folder is None or camera in self._opened:
             return
         self._opened.add(camera)

@@ -67,7 +67,7 @@ class Book:
         with self._lock:
             if self._last is not None:
                 return Scene((), (), (), self)
-            cut = self._cuts.is_cut(frame)  # for each frame: it compares with the frame before
+            cut = self._cuts.is_cut(frame)  # for every frame, since the next is compared with it
             if frame.coasting:  # predicted boxes are not counted
                 return Scene(outlines(self.counter, size), (), (), self)
             drawn, self.drawn = self.drawn, None
@@ -228,7 +228,8 @@ def class_ids_of(
 
 
 def listed_ids(classes: Sequence[str] | None, names: Sequence[str]) -> Sequence[int]:
-    """Return the classes with rows from the start: --classes, else all if at most ``FEW``."""
+    """Return the classes that have rows from the start: those of --classes. Without that
+    option, all if the model has at most ``FEW``, otherwise none."""
     selected = class_ids("--classes", classes, names)
     if selected is not None:
         return selected

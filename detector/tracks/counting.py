@@ -101,7 +101,7 @@ class _TrackTable:
         self.seen_s = np.zeros(0)
         self.counts = np.zeros((0, 0), bool)  # whether the shape counts the track's class
         self.sure = np.zeros((0, 0), np.int8)  # the last clear side: 1 in, -1 out, 0 none yet
-        self.away = np.zeros((0, 0))  # pixels from the line or edge; negative: side out, or outside
+        self.away = np.zeros((0, 0))  # pixels from the line or edge; below 0: "out", or outside
         self.through = np.zeros((0, 0), bool)  # the last change of side was at the line itself
         self.since_s = np.zeros((0, 0))  # start of the visit
         self.stayed = np.zeros((0, 0), bool)  # whether the event "stays" was returned
@@ -162,7 +162,7 @@ class Counter:
         self._widths: list[float] = []
         self.time_s: float | None = None
         self.total: dict[Key, ShapeTally] = {}
-        # The current interval, on the frames' or the wall clock.
+        # The current interval, on the frames' clock or the wall clock.
         self._interval: dict[Key, ShapeTally] = {}
         self._began_s = self._ends_s = 0.0
         self._now_s: float | None = None
@@ -217,7 +217,7 @@ class Counter:
         wall: Wall | None = None,
     ) -> tuple[list[ZoneEvent], list[ZoneCount]]:
         """Return the events up to the frame at ``time_s``, and the finished intervals. ``ids`` [N]:
-        from 1, or -1: no track; ``boxes`` xyxy [N, 4]; ``size``: width and height of the picture.
+        1 or more; -1: no track; ``boxes`` xyxy [N, 4]; ``size``: width and height of the picture.
         ``wall``: the clock of the intervals; None: the frames' clock."""
         ended: list[ZoneEvent] = []
         if self.time_s is not None and time_s < self.time_s - LOST_S:  # the clock restarts
@@ -340,7 +340,7 @@ class Counter:
         least = np.minimum(margins, MOST_OF_ZONE * self._widths[number])
         side = (now > least).astype(np.int8) - (now < -margins)
         length, to_edge = np.linalg.norm(points - before, axis=1), np.abs(was) + np.abs(now)
-        # A shorter path can neither meet an edge, nor leave the margin and return.
+        # Paths shorter than this can neither meet an edge, nor leave the margin and return.
         between = (length >= to_edge) | ((side == 0) & (length + to_edge > 2 * least))
         turned = (side != 0) & (side != table.sure[rows, number])
         events = []

@@ -59,8 +59,7 @@ class Tracker(ABC):
     ) -> Ids:
         """Return the id of each box [N], or ``NONE``, for the frame at ``time_s``. ``boxes`` xyxy
         [N, 4], ``scores`` [N], ``class_ids`` [N]. All tracks end if the clock goes back by more
-        than ``LOST_S``, as when a camera restarts. After a smaller step back, we assume that no
-        time has passed."""
+        than ``LOST_S``, as when a camera restarts. A smaller step back counts as no time."""
         if self._time_s is not None and time_s < self._time_s - LOST_S:
             self.end()
             self._time_s = None
@@ -118,7 +117,7 @@ class Tracker(ABC):
         return first[enough], second[enough]
 
     def take(self, rows: Numbers, boxes: Floats, scores: Floats, at: Numbers, box_ids: Ids) -> None:
-        """Update tracks ``rows`` with ``boxes``; ``at``: indices into ``scores``, ``box_ids``."""
+        """Update tracks ``rows`` with ``boxes``, which have the indices ``at`` in ``scores``."""
         self.motion.correct(rows, boxes)
         self.hits[rows] += 1
         assert self._time_s is not None

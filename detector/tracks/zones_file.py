@@ -38,9 +38,9 @@ EXAMPLE = "detect-video zones in.mp4 writes one to start from"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A line (two points) or a zone (a polygon). "In" crosses a line from left to right, seen from
-    the first point towards the second. ``classes``: names or ids that it counts; None:
-    all. ``stays_s``: after this long in the zone, an object "stays"; None: never. ``sides``: names
+    """A line (two points) or a zone (a polygon). Seen from a line's first point towards the second,
+    the direction "in" is from left to right. ``classes``: names or ids to count; None: all.
+    ``stays_s``: after this long in the zone, an object "stays"; None: never. ``sides``: names
     of the directions in and out."""
 
     name: str
@@ -170,7 +170,7 @@ def mapping(where: str, value: Any) -> dict[Any, Any]:
 
 
 def _parse_section(where: str, section: dict[Any, Any], above: Mapping[Any, Any]) -> ZoneSet:
-    """Read a section, which inherits options of ``above``, the top level. For that level: {}."""
+    """Read a section. ``above``: the top level, whose options it inherits; {} for the top level."""
     if above:
         refuse_unknown(where, "key", section, OPTIONS)
         inherited = [key for key in OPTIONS if key in above and key not in section]

@@ -156,10 +156,10 @@ class BlockRow:
 class LayersFacts:
     """``forward_ms``, ``profiled_ms``: a forward pass without and with the profiler.
     ``outside_ms``: the part of ``profiled_ms`` outside all layers. ``sum_ms``: the sum of the
-    layers' medians. ``run_sum_ms``: the median of the runs' sums. ``off_by``: sum_ms / forward_ms
-    - 1; ``flag`` explains a large value. ``macs``: MACs of the graph per picture. ``by_block``: in
-    model order. ``uncounted``: number of nodes that no row counts, since their cost depends on the
-    picture; ``macs`` is None if there are any."""
+    layers' medians. ``run_sum_ms``: the median of the runs' sums. ``off_by``:
+    (``sum_ms`` - ``forward_ms``) / ``forward_ms``; ``flag`` explains a large value. ``macs``: MACs
+    of the graph per picture. ``by_block``: in model order. ``uncounted``: number of nodes that no
+    row counts, since their cost depends on the picture; ``macs`` is None if there are any."""
 
     engine: str
     precision: str

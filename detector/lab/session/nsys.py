@@ -5,8 +5,8 @@
 
 We read exports of nsys 2026.4 (schema 3.28), 2022.4.2, 2023.4.4 and 2024.2.3. An export lacks empty
 tables, so every table is optional here. Times are nanoseconds from the recording's start. A
-recording may contain several runs. Each run is inside a range named "run", and a mark states its
-queue lengths. If a process has ranges outside its runs, these are returned last, as one more run.
+recording may contain several runs. Each run is inside a range named "run", and a mark states the
+run's queue lengths. Ranges of a process outside its runs are returned last, as one more run.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class NsysRun:
     """One run. ``process``: its process id. ``columns``: like those of spans.npz. ``loop``: the
     loop's queue sizes, guessed if the recording lacks them (``loop_is_known`` is then False).
     ``blocked``: (thread, system call, start, end). ``kernels``: (start, end) on the GPU. ``cuda``,
-    ``device``: CUDA calls and GPU work of the process between the previous and the next run,
-    including loading. ``open``: number of ranges omitted because they had no end in the recording.
+    ``device``: the process's CUDA calls and GPU work from the end of its previous run to the start
+    of its next. ``open``: number of ranges omitted because they had no end in the recording.
     ``outside``: True if this is no run, but a process's ranges outside runs, such as those of
     pictures given to the Python API."""
 
@@ -122,7 +122,7 @@ class NsysRun:
 
 
 def read_nsys(path: str | Path) -> list[NsysRun]:
-    """Return the runs in order, then ranges outside runs. Raises UsageError if there are none."""
+    """Return the runs in order, then ranges outside runs. Raises UsageError if it finds none."""
     if not Path(path).is_file():
         raise UsageError(
             f"{path}: no such file; make it with: nsys export --type sqlite RUN.nsys-rep"
@@ -163,7 +163,7 @@ def _read_export(export: str | Path, path: str | Path) -> list[NsysRun]:
 
     try:
         with place.open("rb") as file:
-            # SQLite creates files next to a database in write-ahead mode, unless it is "immutable".
+            # SQLite adds files beside a database in write-ahead mode, unless opened as "immutable".
             has_log = file.read(20)[18:] == b"\2\2"
         if has_log and Path(f"{place}-wal").exists():
             raise UsageError(f"{path}: {IN_USE}")
@@ -254,7 +254,7 @@ def _read(database: sqlite3.Connection, tables: Mapping[str, set[str]], path: st
         program = programs.get(window.process)
         run = _build_run(window, ranges, names, calls(window), own_kernels, program)
         if not window.outside:
-            # A run's mark precedes its range "run", so the last mark before the range is its own.
+            # A run's mark precedes its range "run", so take the last mark before that range.
             marks = loops(Window(window.process, 0, max(window.start_ns, ranges[0][4])))
             extended = _extend_to_neighbours(window, windows)
             gpu = extended._replace(process=UNKNOWN_PROCESS)
@@ -277,7 +277,7 @@ def _extend_to_neighbours(window: Window, windows: Sequence[Window]) -> Window:
 
 
 class Window(NamedTuple):
-    """A period of a process, usually a run. ``outside``: the period except its runs."""
+    """A period of a process, usually a run. ``outside``: leave out the runs within it."""
 
     process: int
     start_ns: int
@@ -291,7 +291,7 @@ Row = tuple[int, str, str, int, int, int | None]
 
 
 class _Runs:
-    """The times of each process's runs, which may overlap. UNKNOWN_PROCESS has all runs."""
+    """The times of each process's runs, which may overlap; for UNKNOWN_PROCESS, of all runs."""
 
     def __init__(self, windows: Iterable[Window]) -> None:
         self._starts: dict[int, list[int]] = defaultdict(list)
@@ -320,7 +320,7 @@ class _Runs:
 def _group_by_run(
     ranges: Sequence[Row], windows: Sequence[Window], runs: _Runs
 ) -> list[tuple[Window, list[Row]]]:
-    """Return each run's ranges, then ranges outside runs. A process without runs counts as one."""
+    """Return each run's ranges, then those outside runs. A process without runs counts as a run."""
     last = max((end or start for *_, start, end in ranges), default=0)
     first = min((start for *_, start, _ in ranges), default=0)
     processes = sorted({tid // PROCESS for tid, *_ in ranges})
@@ -380,7 +380,7 @@ def _build_run(
 ) -> NsysRun:
     closed = [(*row[:5], row[5]) for row in ranges if row[5] is not None]
     names = _name_threads(closed, thread_names)
-    # A camera's thread decodes, while the loop's "read" only waits for a picture.
+    # Camera threads have the stage "read", too, but they decode; the loop's "read" only waits.
     closed = [
         (row[0], CAMERA if names[row[0]].startswith(CAMERA) else row[1], *row[2:]) for row in closed
     ]

@@ -166,7 +166,7 @@ class Change:
 
     @property
     def helps(self) -> bool:
-        """Return whether it was faster in every round. Otherwise its gain may be noise."""
+        """Return whether every round was faster with the change. If not, the gain may be noise."""
         return self.fps_ratio.low > 1
 
 
@@ -316,9 +316,9 @@ class Collection:
 @dataclass(frozen=True, slots=True)
 class MomentsFacts:
     """A row for each written frame, recorded at ``at_ns`` on the spans' clock. The first row covers
-    the time since ``began_ns``. ``threads``: name in the spans -> times; the key ``library`` holds
-    all threads of libraries. ``faults``: page faults of the process since the previous row;
-    ``disk_faults``: how many read from disk. ``mhz``: mean clock of the cores; empty if unknown.
+    the time since ``began_ns``. ``threads``: thread's name in the spans -> times; ``library``: sums
+    of all threads of libraries. ``faults``: page faults of the process since the previous row;
+    ``disk_faults``: those that read from disk. ``mhz``: mean clock of the cores; empty if unknown.
     ``keys``: key frames of the source; null if unknown. ``cost_us``: median cost of a row.
     ``slowdown``: time of the run with the rows / without them."""
 
@@ -364,9 +364,9 @@ FACTS: dict[str, type[Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRecord:
-    """A file passes/NAME.json. ``facts``: of the type in FACTS; None if not ``available``, and
-    ``reason`` says why. ``undisturbed``: the reason if the pass did not slow the run; None
-    if it did. ``seconds``: duration of the pass. ``ran``: the executions that it measured."""
+    """A file passes/NAME.json. ``facts``: of the type in FACTS. If not ``available``, ``facts`` is
+    None, and ``reason`` says why. ``undisturbed``: the reason if the pass did not slow the run;
+    None if it did. ``seconds``: duration of the pass. ``ran``: the executions of the pass."""
 
     available: bool
     reason: str | None = None

@@ -126,7 +126,7 @@ class ProfileHeader:
     """The part before the passes. ``overhead``: pass -> its time per frame / that of the plain run,
     for passes that ran the pipeline. ``undisturbed``: pass -> why it caused no slowdown.
     ``not_available``: pass -> why it could not run. ``ran``: pass -> the engine and precision that
-    it measured, in the run itself or in a new run: "openvino int8, like the run".
+    it measured, in the run itself or in a new run, such as "openvino int8, like the run".
     ``latency_ms``: percentiles of the time from reading a frame to writing it."""
 
     schema: int = PROFILE_SCHEMA

@@ -7,10 +7,10 @@ in alternating rounds (``compare/rounds.py``).
    then, without a target, queue and encoding. After each round, drop settings that agree too little
    with fp32, and the slower half (successive halving; Jamieson and Talwalkar, arXiv:1502.07943).
 2. If a target is not reached, try the best settings with each single change that has a cost. Then
-   try sets of these changes, the cheapest first: compare the loss of agreement with fp32 (in
-   steps of STEP), then the change of the video, then the number of options. A set is tried only if
-   both hold: a run without inference reaches the target, and (speed of the best settings) x (gains
-   of the set) is at least REACH x target. REACH is below 1, since gains may overlap.
+   try sets of these changes, the cheapest first. The cost is the loss of agreement with fp32 (in
+   steps of STEP); among equals, the change of the video, then the number of options. A set is tried
+   only if both hold: a run without inference reaches the target, and (speed of the best settings) x
+   (gains of the set) is at least REACH x target. REACH is below 1, since gains may overlap.
 3. In a final, the best settings alternate with the defaults. In every round they must reach the
    target or, without a target, beat the fastest round of the defaults. If they miss a target, the
    next set gets a final. After the time limit, at most LATE sets get a final: the cheapest that
@@ -110,7 +110,7 @@ class Search:
     notes: list[str] = field(default_factory=list)
     finals: list[Final] = field(default_factory=list)
     ceilings: dict[str, float] = field(default_factory=dict)
-    _share: float = 1 - FINAL_SHARE  # share of the time after which a step ends
+    _share: float = 1 - FINAL_SHARE  # a step ends after this share of the time
     _frames: int = field(init=False)
     _changes: list[Adjustment] = field(init=False)
     _reference: list[Detections] = field(default_factory=list)
@@ -173,7 +173,7 @@ class Search:
         )
 
     def _run_defaults(self) -> TuneRun:
-        """Run the defaults, fp32 (the reference) and, with a target, runs without inference."""
+        """Run the defaults, fp32 (the reference) and, for a target, settings without inference."""
         reference = {"engine": self.plain.engine, "precision": "fp32"}
         choices = [{}, *([reference] if self.plain.precision != "fp32" else [])]
         tops: dict[str, Settings] = {}
@@ -350,7 +350,7 @@ class Search:
                     yield TuneStep(change, run.fps / plain.fps, loss)
 
     def _has_cost(self, change: Adjustment) -> bool:
-        """Return whether a change has a cost. A tried engine that lost no agreement has none."""
+        """Return False for a tried engine that failed or lost no agreement; else True."""
         trial = self._find_trial(change.settings)
         if change.axis != "engine" or trial is None:
             return True

@@ -40,7 +40,7 @@ _HOURS = re.compile(r"(([01]\d|2[0-3]):[0-5]\d)-(?!\1)(([01]\d|2[0-3]):[0-5]\d|2
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """The keys of a filter. None allows any value."""
+    """The keys of a filter. None: any value, but ``_complete`` replaces ``kinds`` and ``view``."""
 
     kinds: tuple[str, ...] | None = option(None, "Kinds of events.", choices=base.EVENTS)
     classes: tuple[str, ...] | None = option(None, "Names or ids of classes.")

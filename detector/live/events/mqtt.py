@@ -130,7 +130,7 @@ class MqttTarget:
             self._lost -= topic is not None
         value = None
         while topic is not None and value != (newest := self._latest.get(topic, "")):
-            # If ``_keep`` publishes a newer value meanwhile, ours may arrive after it, and stay.
+            # If ``_keep`` publishes a newer value meanwhile, ours may replace it, so publish again.
             value = newest
             self._publish(topic, value, retain=True)
 

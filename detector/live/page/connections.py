@@ -35,7 +35,7 @@ Address = tuple[str, int]
 class BoundedSocket(socket.socket):
     """Accepts up to ``most`` sockets, and up to ``each`` from one address. At a limit, it closes a
     socket of the lowest ``rank``; if all older sockets are ``known`` and ``busy``, it closes the
-    new socket. Of ``most``, ``reserve`` are only for clients on this machine."""
+    new socket. The last ``reserve`` sockets are only for clients on this machine."""
 
     def __init__(self, listening: socket.socket) -> None:
         super().__init__(listening.family, listening.type, listening.proto, listening.detach())
@@ -73,7 +73,7 @@ class BoundedSocket(socket.socket):
         return new, peer
 
     def _make_room(self, new: _CountedSocket) -> _CountedSocket | None:
-        """Return the socket to close; None if there is room. Forget that socket if it is older."""
+        """Return the socket to close; None if there is room. Forget it unless it is ``new``."""
         if self._block_counts[new.block] >= self.each:
             candidates = [held for held in self._sockets.values() if held.block == new.block]
         elif len(self._sockets) >= (self.most if new.is_local else self.most - self.reserve):

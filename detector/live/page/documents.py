@@ -212,7 +212,7 @@ def _zone(figures: ZoneFigures) -> ZoneDocument:
 
 
 def live(figures: LiveFigures, now_s: float, controllable: Sequence[str] = ()) -> LiveDocument:
-    """Return the document. ``now_s``: Unix time. ``controllable``: cameras that can be stopped."""
+    """``now_s``: Unix time. ``controllable``: the cameras that viewers can start and stop."""
     return LiveDocument(
         schema=1,
         time_utc=format_utc(now_s),

@@ -196,7 +196,7 @@ async def _wait_for_first(*waits: Any) -> None:
 
 
 def _part(camera: str, shot: Any, jpeg: bytes) -> bytes:
-    """Return a picture and the boundary after it. Browsers show no picture before its boundary."""
+    """Return a picture and the boundary after it. Browsers show no picture before that boundary."""
     head = (
         f"Content-Type: image/jpeg\r\nContent-Length: {len(jpeg)}\r\nX-Camera: {camera}\r\n"
         f"X-Number: {shot.number}\r\nX-Time: {format_utc(shot.utc_s)}\r\n"

@@ -122,7 +122,7 @@ def finish_leftovers(folder: Path) -> list[str]:
 
 
 def _finish_side_cars(folder: Path) -> None:
-    """Rename the newest side-cars, and remove incomplete last lines."""
+    """Give the newest side-cars their final names, and remove incomplete last lines."""
     for recorded in list_recordings(folder)[-NEWEST:]:
         final = side_car(recorded.path)
         partial = final.with_suffix(f".partial{SIDE_CAR}")

@@ -1,8 +1,8 @@
-"""Deletes old recordings: by age in days, and by GB over all cameras of a run.
+"""Deletes old recordings: by age, and by total size over all cameras of a run.
 
-The age of recordings made during the run is measured by a monotonic clock. The age of older
-files comes from their names and file times. If even the newest older file exceeds the limit, the
-machine's clock may be wrong. Then all older files count as new.
+The age of recordings made during the run is measured by a monotonic clock. The age of files of
+earlier runs comes from their names and file times. If even the newest of these is too old, the
+machine's clock may be wrong. Then all files of earlier runs count as new.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class _StoredFile:
         return self.recorded.path.parent, self.recorded.start_s, self.recorded.number
 
     def age_s(self, utc_s: float) -> float | None:
-        """Return the age, from the time in the file's name and the time of the last change. The
-        later plausible time counts. Return None if neither time is plausible."""
+        """Return the age. Of the time in the file's name and the time of the last change, the later
+        plausible one counts. Return None if neither is plausible."""
         times = (self.recorded.start_s, self.changed_s)
         possible = [one for one in times if FIRST_S <= one <= utc_s + JUMP_S]
         return max(0.0, utc_s - max(possible)) if possible else None

@@ -1,5 +1,5 @@
-"""Writes side-cars: the boxes and labels of copied recordings, as ASS subtitles. A side-car has the
-recording's name, so players load it automatically.
+"""Writes side-cars: boxes and labels as ASS subtitles, for recordings that copy the stream. A
+side-car has the recording's name, so players load it automatically.
 
 Detections arrive later than their packets, often after the recording is finished. So a side-car
 stays open until a picture after the recording's end is detected.
@@ -80,7 +80,7 @@ class SideCars:
         self._paused = False
 
     def begin(self, file: Mp4, size: Size | None) -> None:
-        """Start a side-car for ``file``. ``size``: width, height; None: as the detected picture."""
+        """Start a side-car for ``file``. ``size``: width, height; None: the detected picture's."""
         for car in self._cars:
             car.is_full = True
         self._cars.append(_SideCar(file, size, self._formatter, self._recent, self._keep_ns))
@@ -120,7 +120,7 @@ class SideCars:
             self._recent_bytes -= self._recent.popleft().bytes
 
     def close_overdue(self, now_ns: int) -> None:
-        """Close side-cars that no longer wait for detections. Called about once a second."""
+        """Close side-cars whose last detections are overdue. Called about once a second."""
         for car in self._cars:
             car.close_overdue(now_ns)
         self._remove_closed()

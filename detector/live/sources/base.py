@@ -49,7 +49,7 @@ class Camera:
     options: Mapping[str, str] = field(default_factory=dict)  # FFmpeg's protocol or demuxer options
     classes: tuple[str, ...] | None = None  # classes to keep; None: those of the run
     size: tuple[int, int] | None = None  # width, height to request from a webcam
-    rate: Fraction | None = None  # most pictures to detect per second
+    rate: Fraction | None = None  # limit on detected pictures per second
     # Polygons of points (x, y), as shares of width and height; detections inside are dropped.
     masks: tuple[tuple[tuple[float, float], ...], ...] = ()
     tiles: str | None = None  # like --tiles; None: those of the run

@@ -45,7 +45,7 @@ BACK_S = 1.0  # if stamps step back further, the camera's clock was set
 AHEAD_S = 10.0  # stamps may be this far ahead of arrivals: servers first send buffered pictures
 GAVE_UP = "; a run with --wait keeps trying"
 NO_FACTS = FeedFacts(ENDED, 0)
-SPARE_PICTURES = 32  # at most this many buffers of other sizes are kept for reuse
+SPARE_PICTURES = 32  # at most this many unused buffers are kept for later pictures
 
 
 class ContinuousPts:
@@ -374,7 +374,7 @@ class Collector:
         )
 
     def _take(self) -> bool:
-        """Take a picture, if any. Prefer cameras outside the batch, then the longest unserved."""
+        """Take a picture, if any. Cameras outside the batch come before cameras that are in it."""
 
         def turn(member: Member) -> tuple[bool, int]:
             return member.camera.name in self._rows, member.served

@@ -68,7 +68,7 @@ class PacketDecoder:
 
     def flush(self, end: End) -> Iterator[tuple[Picture, Any]]:
         """Yield the delayed pictures, then drop the packets that yielded none."""
-        # The codec raises if it holds no packets, or only damaged ones. ``abandon`` counts those.
+        # The codec raises if it holds no packets, or only damaged ones, which ``abandon`` counts.
         with contextlib.suppress(av.error.FFmpegError):
             yield from self._pictures(end.codec.decode(None), end.codec)
         end.codec.flush_buffers()  # otherwise it accepts no more packets

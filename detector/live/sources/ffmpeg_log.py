@@ -1,4 +1,4 @@
-"""Reads FFmpeg's log for damage and redirects while cameras are open, and redacts its secrets.
+"""Finds damage and redirects in FFmpeg's log while cameras are open, and redacts its secrets.
 
 A decoder patches damage and returns the picture as intact; only its log mentions the damage. PyAV
 puts the log of each thread into its own list, so cameras do not get each other's messages.
@@ -55,7 +55,7 @@ class DamageLog:
         _end()
 
     def restore_level(self) -> None:
-        """Set our log level again if other code changed it."""
+        """Set our log level again if other code turned the log off."""
         if av.logging.get_level() is None:
             with _lock:
                 _set_level()

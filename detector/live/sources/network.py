@@ -71,7 +71,7 @@ class NetworkFeed(PacketFeed):
     _look_up: LookUp | None = None
     _probed: OpenResponse | None = None  # the response of an earlier probe, still open
     _redirect_host: str | None = None  # another host to which the camera redirects
-    _first: NestedFile | None = None  # the first response, if we open the URLs instead of FFmpeg
+    _first: NestedFile | None = None  # the first response, if we, not FFmpeg, open the URLs
     _nested: NestedOpener | None = None
     _multipart_error = ""  # FFmpeg's message about a malformed multipart
 
@@ -140,7 +140,7 @@ class NetworkFeed(PacketFeed):
         return self._open_with(self._opening, THOROUGH)
 
     def _jpegs(self, epoch: int, is_odd: bool = False) -> ErrorMeaning | None:
-        """Read the JPEGs of a response; None if it has none. ``is_odd``: FFmpeg cannot parse it."""
+        """Read the JPEGs of a response, if it has any. ``is_odd``: FFmpeg cannot parse it."""
         if not is_web(self.camera.address.whole) or self.receiving.is_cut():
             return None
         every_s = float(1 / self.camera.rate) if self.camera.rate else STILL_S
@@ -224,7 +224,7 @@ class NetworkFeed(PacketFeed):
         )
 
     def _open_without_redirects(self, options: dict[str, str]) -> Any:
-        """Open, and resolve redirects ourselves: FFmpeg would send login cookies to the target."""
+        """Open the camera. We resolve redirects: FFmpeg would send login cookies to the target."""
         address, options = self.camera.address.whole, options | {"max_redirects": "0"}
         try:
             return self._open_container({"file": address}, options)

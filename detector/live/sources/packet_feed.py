@@ -176,7 +176,7 @@ class PacketFeed(ThreadedFeed):
                 self._shedding.count_offered()
 
     def _watch(self, blocked: bool = False) -> None:
-        """Detect stalls. Cut lost connections, unless ``blocked`` (decoding waits for the loop)."""
+        """Detect stalls. Cut a lost connection, unless decoding is behind or ``blocked``."""
         now_ns, state = self.clock(), self.status.state
         if now_ns - self._watched_ns > SUSPENDED_NS:
             self.status.ignore_silence(now_ns)

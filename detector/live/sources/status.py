@@ -32,7 +32,7 @@ class Backoff:
         self._random = random_
 
     def wait_s(self, login: bool = False) -> float:
-        """Count a failure; return the wait. ``login``: the camera refused user or password."""
+        """Count a failure; return how long to wait. ``login``: the camera refused the login."""
         self.failures += 1
         step = next((wait for most, wait in STEPS if self.failures <= most), SLOWEST_S)
         return (LOGIN_S if login else step) * (1 + JITTER * (2 * self._random() - 1))
