@@ -36,10 +36,10 @@ from detector.core.types import (
 )
 
 OVERLAP = 0.2  # share of a tile's side that overlaps the next tile
-SAME = 0.5  # IoU, in the pixels that both inputs show
+SAME = 0.5  # IoU; if a box is at a seam, in the pixels that both inputs show
 INSIDE = 0.5  # share of a piece's area that the whole box contains
 BLOCK = 256  # number of boxes compared with all others in one step
-EDGE = 0.03  # share of a tile's side; a box that ends this close to a seam counts as cut
+EDGE = 0.03  # share of a tile's side; a box that ends this close to a seam is "at" it
 
 Boxes = NDArray[np.float32]  # xyxy [M, 4]
 Outputs = list[NDArray[np.float32]]

@@ -41,7 +41,7 @@ def task_ids() -> set[int]:
 
 
 def times_of(task: int | None = None) -> Times | None:
-    """Return a thread's times, by default the calling one's, from its schedstat (Linux)."""
+    """Return the times of a thread (default: the calling thread) from its schedstat (Linux)."""
     folder = "/proc/thread-self" if task is None else f"{TASKS}/{task}"
     try:
         with open(f"{folder}/schedstat", "rb") as file:
@@ -84,7 +84,7 @@ def open_run_queue() -> RunQueue | None:
 
 
 def name_of(task: int | None = None) -> str:
-    """Return the kernel's name of a thread, by default the calling one; "" if there is none."""
+    """Return the kernel's name of a thread (default: the calling thread); "" if it has none."""
     try:
         folder = "/proc/thread-self" if task is None else f"{TASKS}/{task}"
         with open(f"{folder}/comm", "rb") as file:
@@ -206,8 +206,8 @@ class Natives:
                     stages[stage] = stages.get(stage, False) or named
 
     def tasks_of(self, stage: str) -> Callable[[], Mapping[int, str]]:
-        """Return a function that returns the stage's threads: the ``tasks`` of a ``Booking``. It is
-        called twice per inference, so we avoid Python code: a call takes 0.1 us."""
+        """Return the ``tasks`` of a ``Booking``: a function that returns the stage's threads. This
+        function runs twice per inference, so it avoids Python code: a call takes 0.1 us."""
         return partial(self._tasks.__getitem__, stage)
 
     def _list_threads(self, stage: str) -> dict[int, str]:

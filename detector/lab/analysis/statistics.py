@@ -186,7 +186,7 @@ def _smallest_effect(values: Sequence[float], alpha: float, floor: float) -> flo
 
 def share_of_look(rounds: int, last: bool) -> float:
     """Return the share of ALPHA to spend after this many rounds; 0 if no look is due. ``last``: the
-    rounds end for another reason than the figures. We then spend the rest of ALPHA."""
+    rounds end now, whatever the figures are. We then spend the rest of ALPHA."""
     if last:
         return sum(look >= rounds for look in LOOKS) / len(LOOKS) or 1 / len(LOOKS)
     return 1 / len(LOOKS) if rounds in LOOKS else 0.0

@@ -172,7 +172,7 @@ def run_in_turns(
     stays: Callable[[Sequence[Variant], Sequence[list[Detections]]], Collection[int]],
 ) -> tuple[list[Variant], list[list[Detections]]]:
     """Run configurations in turns; return the variants, and their detections in the first round.
-    Configurations open until ``opens`` returns False. ``stays`` returns those to run again."""
+    Configurations open until ``opens`` returns False. ``stays`` gives the indexes to run again."""
     variants = [
         Variant(one.runtime.engine, one.runtime.precision, one.runtime.batch) for one in configs
     ]
