@@ -37,7 +37,7 @@ class Rounded(float):
 class Column:
     """A column of a table.
 
-    ``key``: the column's name in CSV, and the attribute or key to show of each row
+    ``key``: the column's name in CSV, and the name of the row's attribute or key that it shows
     (``agreement.share``: an attribute of an attribute). ``value``: a function of a row that returns
     what to show; None: use ``key``. ``title``: its heading; None: the key. ``form``: a Python
     format for its numbers; if empty, ``plain`` formats them. ``unit``: the unit of its numbers.
@@ -165,7 +165,7 @@ def plain(value: float) -> str:
 
 
 def csv_text(table: Table) -> str:
-    """Return CSV. Numbers have six significant digits. Spreadsheets read no cell as a formula."""
+    """Return CSV with six significant digits. A text that looks like a formula gets a leading '."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([column.key for column in table.columns])

@@ -98,7 +98,7 @@ class FrameTimes:
     """How long each stage took for one frame, if requested (--save-times, -v).
 
     ``ms``: finished stage -> milliseconds. Frames of a batch are inferred together, so 1/``batch``
-    of that time is counted for each. ``input``: height and width of the network's input.
+    of the inference's time is counted for each. ``input``: height and width of the network's input.
     """
 
     input: tuple[int, int]
@@ -328,7 +328,7 @@ class Detections:
     object, oldest first (--trails). ``scene``: what a stage adds to the frame (--zones):
     ``outlines`` to draw, ``events``, and data for the sinks of its wing. ``coasting``: which boxes
     were not detected in this frame but predicted by their tracks; None if all were detected.
-    ``drawn``: the boxes that pictures show instead (--smooth).
+    ``drawn``: smoothed boxes, which pictures show instead of ``boxes`` (--smooth).
     """
 
     boxes: NDArray[np.float32]  # xyxy [M, 4]
@@ -468,7 +468,7 @@ class LabelledPicture:
     as their objects may lack a box. ``track_ids``: boxes of one object share an id; None: no ids.
     """
 
-    id: int  # its id in the label file, otherwise its index in the list
+    id: int  # its id in the label file or, without ids there, its index in the list
     name: str
     width: int  # pixels
     height: int

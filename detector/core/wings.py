@@ -64,7 +64,7 @@ def _read_adds(file: Path) -> Adds:
 
 @cache
 def load(place: str) -> Any:
-    """Import and return what "MODULE:NAME" names. Raises MissingPartError."""
+    """Import the module and return the object of "MODULE:NAME". Raises MissingPartError."""
     module, name = place.split(":")
     loaded = importlib.import_module(module)
     if not hasattr(loaded, name):
@@ -86,7 +86,7 @@ def import_files(package: str, *folders: str) -> list[ModuleType]:
 
 @cache
 def find_files(folder: str, *wings: str) -> Mapping[str, str]:
-    """Map name -> module for ``folder`` in each of ``wings``, by default all. Imports none."""
+    """Map the names of the files in ``folder`` of ``wings`` (default: all) to names of modules."""
     return {
         name: f"detector.{wing}.{folder}.{name}"
         for wing in wings or names()

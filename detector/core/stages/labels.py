@@ -2,7 +2,7 @@
 
 A label hides no other label and only small parts of objects. It hides a face only if no other place
 is free. Each label tries places around its box, with less and less text, and takes the first free
-one. If none is free, the box gets a dot, where a dot fits. Its colour still shows the class.
+one. If none is free, the box gets a dot, where a dot fits. The dot's colour shows the class.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HIDDEN_SHARE = 0.08
 HEAD_SHARE = 0.04
 MANY = 24  # with more boxes, numpy is faster than Python at computing what labels hide
 PAIRS_AT_ONCE = 2048  # pairs of a label and an object per step, in a buffer of 64 kB
-CELLS = 320  # cells along the longer side of the grid of taken places, which has at most 100 kB
+CELLS = 320  # cells along the longer side of the grid of taken places, which takes 25 kB at most
 
 Color = tuple[int, int, int]
 Sides = tuple[float, float, float, float]  # x1, y1, x2, y2, pixels
@@ -89,7 +89,7 @@ def _write_in_font(font: Font, text: str, score: str, scale: float, pad: int) ->
     coverage = np.zeros((height + 2 * pad, width + 2 * pad), np.uint8)
     x = pad
     for run in runs:
-        # Letters may extend beyond their own width, as in italics; only the label clips them.
+        # In italics, letters may extend over their neighbours, but not beyond the label.
         high, wide = run.coverage.shape
         left = min(max(0, x + run.left), max(0, coverage.shape[1] - wide))
         target = coverage[pad + run.top - top :, left:][:high, :wide]
@@ -108,13 +108,13 @@ def blend(fill: Color, ink: Color) -> NDArray[np.uint8]:
 
 @lru_cache(maxsize=4096)
 def drawable(name: str, class_id: int, font: Font | None = None) -> str:
-    """Return ``name``, or ``#3`` if it cannot be drawn correctly (``reason_against``)."""
+    """Return ``name``, or "#3" for class 3 if a label cannot show the name (``reason_against``)."""
     return f"#{class_id}" if reason_against(name, font) else unicodedata.normalize("NFC", name)
 
 
 def reason_against(name: str, font: Font | None = None) -> str:
-    """Return why a label cannot show this name: "letters" if the font lacks some, or "order" if
-    letters join or run from right to left, and Pillow cannot draw that; "" if a label can."""
+    """Return why a label cannot show this name; "" if it can. "letters": the font lacks some.
+    "order": letters join or run from right to left, and Pillow cannot draw that."""
     name = unicodedata.normalize("NFC", name)
     if name.isascii():
         return ""
@@ -146,9 +146,9 @@ def _sample(char: str) -> Image:
 
 
 # Places for a label, best first: above the box at its left or right corner, below it, next to it,
-# then inside. Each place has the index of a left edge and of a top. The four left edges: at the
-# box's left edge, at its right edge, right of it, left of it. The four tops: above the box, below
-# it, at its top edge, at its bottom edge.
+# then inside. A place is two indexes, of a horizontal and of a vertical position. Horizontally, the
+# label is flush with the box's left edge (0) or right edge (1), right of the box (2) or left of it
+# (3). Vertically, it is above the box (0), below it (1), or flush with its top (2) or bottom (3).
 PLACES = ((0, 0), (1, 0), (0, 1), (1, 1), (2, 2), (3, 2), (0, 2), (1, 2), (0, 3))
 # For each place, which corner of the box it is at: (right?, bottom?).
 CORNERS = tuple((left in (1, 2), top in (1, 3)) for left, top in PLACES)
@@ -247,7 +247,7 @@ class LabelSpace:
 
 def _estimate_head(x1: float, y1: float, x2: float, y2: float) -> Sides:
     """Estimate where a person's head is: at the top centre, at most 0.35 of the box's height. This
-    fits a person who is close and cut off. A standing person's head is only a seventh."""
+    fits a person who is close and cut off. A standing person's head is a seventh of the height."""
     wide, high = x2 - x1, y2 - y1
     return x1 + 0.2 * wide, y1, x2 - 0.2 * wide, y1 + min(0.35 * high, 0.6 * wide)
 

@@ -115,7 +115,7 @@ def map_classes(dense: Floats, conf: float, groups: Sequence[Sequence[int]]) -> 
 
     ``dense``: [1, N, 5 + C]: cx, cy, w, h in network pixels, objectness, class probabilities (not
     multiplied). ``groups``: the model's ids for each mapped class. A candidate is a pair (row,
-    mapped class) whose objectness x highest probability reaches ``conf``; sorted by row and class.
+    mapped class) whose objectness x highest probability reaches ``conf``. Rows stay in order.
     """
     rows = dense[0]
     rows = rows[rows[:, 4] >= np.float32(conf)]  # probabilities are at most 1; drops NaN, too

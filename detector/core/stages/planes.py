@@ -18,7 +18,7 @@ from detector.core.stages.labels import Color, Label, blend
 from detector.core.types import Colours, Image, Planes
 
 Point = tuple[int, int]  # x, y, pixels
-Rect = tuple[int, int, int, int]  # x1, y1, x2, y2, pixels; x2 and y2 are past the last one
+Rect = tuple[int, int, int, int]  # x1, y1, x2, y2, pixels; x2 and y2 are exclusive
 SHIFT = 2  # fractional bits of coordinates
 
 
@@ -61,8 +61,8 @@ def shades(palette: tuple[Color, ...], colours: Colours) -> tuple[Shade, ...]:
 def draw_boxes(
     planes: Planes, corners: Sequence[tuple[Point, Point]], colours: Sequence[Shade], line: int
 ) -> None:
-    """Draw outlines in order, each between two corner pixels, as wide as those of ``cv2.rectangle``
-    but with square corners."""
+    """Draw the outlines in order, each between two corner pixels. Lines are as wide as those of
+    ``cv2.rectangle``, but corners are square."""
     reach = _reach(line)
     for ((x1, y1), (x2, y2)), shade in zip(corners, colours, strict=True):
         left, top, right, bottom = x1 - reach, y1 - reach, x2 + reach, y2 + reach
@@ -157,8 +157,8 @@ def draw_label(planes: Planes, label: Label, x: int, y: int) -> None:
 
 
 def pixelate_planes(planes: Planes, area: Rect, few: tuple[int, int]) -> None:
-    """Replace ``area`` by ``few`` (columns, rows) blocks of their mean colours. Colours that extend
-    a pixel beyond the area are hidden too."""
+    """Divide ``area`` into blocks, and fill each with its mean colour. ``few``: columns and rows of
+    blocks. A U or V value that also covers pixels next to the area is hidden, too."""
     left, top, right, bottom = area
     rows, columns = slice(top // 2, (bottom + 1) // 2), slice(left // 2, (right + 1) // 2)
     for part in (

@@ -27,7 +27,7 @@ from detector.core.types import (
 MOST_AREA = (21, 20)
 # Without this limit, a picture of 100:1 would get an input one cell high, too low for an object.
 LEAST_CELLS = 3
-# In pixels. If a scale misses the height by over 1e-7, KleidiCV leaves scaling to OpenCV (5.0).
+# In pixels. If scale x height misses the new height by over 1e-7, OpenCV 5.0 bypasses KleidiCV.
 NUDGES = (2e-7, -2e-7, 3e-7, -3e-7)
 
 
@@ -48,8 +48,8 @@ def letterbox(
       "top-left"           the same size, at the top left (mmdet)
       "top-left-truncate"  the same scale, size int(w*scale) x int(h*scale), at the top left (YOLOX)
       "stretch"            each axis scaled separately, no padding (darknet)
-    Interpolation is linear. Returns the picture's position; with ``of_picture``, the mapping for
-    boxes that the network computes as if the picture filled the input.
+    Interpolation is linear. Returns the picture's position. ``of_picture``: return the mapping for
+    a network whose boxes are computed as if the picture filled the input.
     """
     source_height, source_width = size_of(picture)
     height, width = slot.shape[:2]
@@ -139,8 +139,8 @@ def _planes_to_rgb(planes: Planes, inner: Image) -> None:
 
 @lru_cache(maxsize=16)
 def _as_swscale(colours: Colours) -> NDArray[np.float32]:
-    """Return the matrix of ``yuv_to_rgb``, darkened to match swscale, which rounds each product
-    down (red and blue have two, green three). One level can move a score across the threshold."""
+    """Return the matrix of ``yuv_to_rgb``, darkened by half a level per product (red and blue have
+    two, green three): swscale rounds products down. One level can move a score over a threshold."""
     matrix = yuv_to_rgb(colours).copy()
     matrix[:, 3] -= (1.0, 1.5, 1.0)
     return matrix
@@ -166,8 +166,8 @@ def yuv_to_rgb(colours: Colours) -> NDArray[np.float32]:
 def smallest_input(
     longest: int, stride: int, source_width: int, source_height: int
 ) -> tuple[int, int]:
-    """Return (height, width) of the smallest input, multiples of ``stride``, for a picture scaled
-    to a longest side of ``longest``. For "centre" geometry, where padding only costs time."""
+    """Return (height, width), multiples of ``stride``, of the smallest input for a picture whose
+    longest side is scaled to ``longest``. For "centre" geometry, where padding only costs time."""
     scale = longest / max(source_width, source_height)
     width, height = max(1, round(source_width * scale)), max(1, round(source_height * scale))
     return -(-height // stride) * stride, -(-width // stride) * stride

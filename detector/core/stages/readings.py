@@ -2,7 +2,7 @@
 
 A ``Reading`` describes where boxes, scores and classes are in a network's outputs and what their
 numbers mean. Each family of detectors has one, and a YAML file can describe another
-(models/description.py). Two functions read outputs with it:
+(models/description.py). Two functions read outputs with a ``Reading``:
 
     read_rows   a score for each class in every row          YOLO, DETR, PP-YOLOE, NanoDet ...
     read_list   finished detections, each with its class     NMS inside, or none needed
@@ -296,8 +296,8 @@ def _to_centres_sizes(boxes: Floats, at: NDArray[np.intp], reading: Reading) -> 
 
 @np.errstate(invalid="ignore", over="ignore")  # ``are_finite`` drops inf and NaN
 def read_list(outputs: list[Floats], conf: float, *, reading: Reading) -> Candidates:
-    """Return the detections whose score reaches ``conf``, in order. Padding rows have a score of 0
-    or are past the count. A class may be any number, even ``NOT_WHOLE``: doubt.py checks it."""
+    """Return the detections whose score reaches ``conf``, in order. Padding rows (score 0, or past
+    the count) are dropped. A class may be any number, even ``NOT_WHOLE``: doubt.py checks it."""
     boxes, scores, classes = _read_finished(outputs, reading)
     keep = (scores >= np.float32(conf)) & (scores > 0) & np.isfinite(scores) & are_finite(boxes)
     keep &= ~np.isnan(classes)

@@ -7,8 +7,8 @@ overlap by a fifth, as in that paper. Tiles cut large objects, so the whole pict
 Boxes of two inputs are one object if they have the same class and an IoU above ``SAME``. A seam is
 a tile's edge inside the picture. A box at a seam may be only a piece of an object. Overlapping
 tiles should find the same objects in their common pixels. So if one box is at a seam, both are
-clipped to these pixels before they are compared. A piece also belongs to a whole box that contains
-more than ``INSIDE`` of its area. From the boxes of one object we keep
+clipped to these pixels before they are compared. A piece (a box at a seam) is also one object with
+a whole box that contains more than ``INSIDE`` of the piece's area. From an object's boxes we keep
 
     the best-scored box that is not at a seam;
     if all are at seams, the box that encloses them, with their best score.
@@ -36,10 +36,10 @@ from detector.core.types import (
 )
 
 OVERLAP = 0.2  # share of a tile's side that overlaps the next tile
-SAME = 0.5  # IoU, in the pixels that both inputs show
+SAME = 0.5  # IoU; if a box is at a seam, in the pixels that both inputs show
 INSIDE = 0.5  # share of a piece's area that the whole box contains
-BLOCK = 256  # number of boxes that are compared with all others at once
-EDGE = 0.03  # share of a tile's side; a box that ends this close to a seam counts as cut
+BLOCK = 256  # number of boxes compared with all others in one step
+EDGE = 0.03  # share of a tile's side; a box that ends this close to a seam is "at" it
 
 Boxes = NDArray[np.float32]  # xyxy [M, 4]
 Outputs = list[NDArray[np.float32]]
@@ -170,7 +170,7 @@ def join_tiles(
     max_det: int,
     conf: float = 0.0,
 ) -> Detections:
-    """Join the inputs' detections into those of one picture, as the module says, best first.
+    """Join the inputs' detections into those of one picture, best first, by the rules above.
     ``found``: detections of each input, in pixels of the whole picture; ``shown``: the inputs'
     regions. ``agnostic``, ``max_det`` and ``conf``: see ``nms``."""
     boxes = np.concatenate([each.boxes for each in found])
@@ -279,7 +279,7 @@ def _merge_twins(
                 continue
             dropped[j] = True
             scores[i] = max(scores[i], scores[j])
-            if at_seam[i]:  # only pieces of one object are left
+            if at_seam[i]:  # then box ``j`` is at a seam, too: other boxes come first
                 boxes[i, :2] = np.minimum(boxes[i, :2], boxes[j, :2])
                 boxes[i, 2:] = np.maximum(boxes[i, 2:], boxes[j, 2:])
                 queue += twins_of.get(j, ())

@@ -8,7 +8,7 @@ read the clocks of all of the engine's threads whenever an inference begins or e
 - Time that other threads used since the last reading is split equally between the inferences in
   flight.
 - Threads spin for a while after an inference. If no inference is in flight, this time is booked to
-  the last one.
+  the inference that ended last.
 
 So the sum over all inferences equals the threads' CPU time, for any number of requests.
 """
@@ -54,7 +54,7 @@ class Booking:
         self._workers: dict[str, EngineCaller] = {}
         self._inside = 0  # inferences in flight
         self._rest_ns = 0  # remainder of the division, carried to the next reading
-        self._each_ns = 0  # what each inference in flight got, added up over all readings
+        self._each_ns = 0  # share of each inference in flight, summed over all readings
         self._last: EngineCaller | None = None  # the worker whose inference ended last
         self.readable = False  # whether any of these clocks can be read
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from detector.core.errors.machine import usable_cores
 
 TASKS = "/proc/self/task"
-# Reading all clocks of a process takes 0.3 ms on an idle machine. Slower readings are repeated.
+# Reading all clocks takes 0.3 ms on an idle machine. Above QUICK_READING_NS, we read them again.
 QUICK_READING_NS, MAX_READINGS = 2_000_000, 4
 
 
@@ -41,7 +41,7 @@ def task_ids() -> set[int]:
 
 
 def times_of(task: int | None = None) -> Times | None:
-    """Return a thread's times, by default the calling one's, from its schedstat (Linux)."""
+    """Return the times of a thread (default: the calling thread) from its schedstat (Linux)."""
     folder = "/proc/thread-self" if task is None else f"{TASKS}/{task}"
     try:
         with open(f"{folder}/schedstat", "rb") as file:
@@ -52,7 +52,7 @@ def times_of(task: int | None = None) -> Times | None:
 
 
 class RunQueue:
-    """Reads how long its thread, which opened it, was runnable without a core, in nanoseconds: the
+    """Reads how long the thread that opened it was runnable without a core, in nanoseconds: the
     second number of schedstat (Linux, Documentation/scheduler/sched-stats.rst). The kernel updates
     this number when the thread gets a core. So the number is exact if the thread itself reads it.
     The file stays open: reading takes 1 us, opening 10 us. Raises OSError if there is no file."""
@@ -84,7 +84,7 @@ def open_run_queue() -> RunQueue | None:
 
 
 def name_of(task: int | None = None) -> str:
-    """Return the kernel's name of a thread, by default the calling one; "" if there is none."""
+    """Return the kernel's name of a thread (default: the calling thread); "" if it has none."""
     try:
         folder = "/proc/thread-self" if task is None else f"{TASKS}/{task}"
         with open(f"{folder}/comm", "rb") as file:
@@ -175,7 +175,7 @@ class Natives:
         self._creators: dict[int, str] = {}  # thread -> the name inherited from its creator
         self._tasks = _ByStage(self._list_threads)  # cleared when a claim changes
         self._ours: set[int] = set()
-        # The times of all threads, read when a thread of ours ends. Ended threads have no times.
+        # All threads' times, read whenever a thread of ours ends: the system forgets ended threads.
         self._times_at_ends: dict[int, Times] = {}
 
     def forget_gone(self) -> None:
@@ -206,8 +206,8 @@ class Natives:
                     stages[stage] = stages.get(stage, False) or named
 
     def tasks_of(self, stage: str) -> Callable[[], Mapping[int, str]]:
-        """Return a function that returns the stage's threads: the ``tasks`` of a ``Booking``. It is
-        called twice per inference, so we avoid Python code: a call takes 0.1 us."""
+        """Return the ``tasks`` of a ``Booking``: a function that returns the stage's threads. This
+        function runs twice per inference, so it avoids Python code: a call takes 0.1 us."""
         return partial(self._tasks.__getitem__, stage)
 
     def _list_threads(self, stage: str) -> dict[int, str]:
@@ -259,7 +259,7 @@ class Natives:
             }
         process, machine = last.process_ns - first.process_ns, None
         if first.machine_ns is not None and last.machine_ns is not None:
-            # A virtual machine's core clock can jump; limit the time used to the time available.
+            # A virtual machine's CPU times can jump, so limit the time used to the time available.
             available = (last.now_ns - first.now_ns) * usable_cores()
             machine = max(0, min(last.machine_ns - first.machine_ns, available) - process)
         burnt = Burnt(last.now_ns - first.now_ns, process, process, machine)

@@ -1,7 +1,7 @@
 """Store a row for each call of a span: index, start, end, its thread's time off a core, and so on.
 ``SpanRows`` keeps the first rows, packed to some 16 bytes each; a ``Spool`` stores them on disk.
-``Ring`` keeps the last rows in memory. A span writes to the ``Block`` of its ``SpanRows`` or
-``Ring``, which return single columns, so that the writer of a session never holds all rows twice.
+``Ring`` keeps the last rows in memory. ``SpanRows`` and ``Ring`` have a ``Block``, to which a span
+writes. They return single columns, so that the writer of a session never holds all rows twice.
 """
 
 from __future__ import annotations

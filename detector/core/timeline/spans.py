@@ -48,7 +48,7 @@ class BusyMeter:
 
     def enter(self, now: int) -> None:
         with self._lock:
-            # We read ``now`` before we took the lock; another thread may have counted beyond it.
+            # We read ``now`` before we took the lock. Another thread may have counted later time.
             if not self._inside and now > self._since:
                 self._since = now
             self._inside += 1
@@ -344,7 +344,7 @@ class ThreadTrack:
             self._queue.close()
             self._queue = None
         if self._natives is not None:
-            for span in self.spans.values():  # before the engine's threads for this thread end
+            for span in self.spans.values():  # while the engine's threads still exist
                 span.settle()
             self._natives.note_thread_end()
 

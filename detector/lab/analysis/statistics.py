@@ -8,8 +8,8 @@ trials: Abedi and Brecht, ICPE 2017). The ratio's interval is by Hodges and Lehm
 Statist. 34, 1963).
 
 Looks: A look is an interim analysis. Each of ``LOOKS`` spends an equal share of ALPHA, the simplest
-spending function (Lan and DeMets, Biometrika 70, 1983). This Bonferroni bound holds for dependent
-looks, too. Holm's method corrects for several rows (Scand. J. Statist. 6, 1979).
+spending function (Lan and DeMets, Biometrika 70, 1983). By Bonferroni's inequality, this holds for
+dependent looks, too. Holm's method corrects for several rows (Scand. J. Statist. 6, 1979).
 
 Runs: The mean of an autocorrelated series, such as the times of one run's frames, is estimated
 from a few long blocks, with Student's t (Ibragimov and Mueller, J. Bus. Econ. Statist. 28,
@@ -89,7 +89,7 @@ def sign_p(values: Sequence[float], centre: float = 0.0) -> float:
 
 
 def rank_interval(values: Sequence[float], alpha: float) -> tuple[float, float, float]:
-    """Return lower bound, Hodges-Lehmann estimate and upper bound; infinite for few values."""
+    """Return (low, Hodges-Lehmann estimate, high); low and high are infinite for few values."""
     series = np.asarray(values, np.float64)
     pairs = np.sort(((series[:, None] + series[None, :]) / 2)[np.triu_indices(len(series))])
     at = _find_critical_sum(len(series), alpha) + 1
@@ -169,7 +169,7 @@ def judge(
 
 
 def _p_beyond(values: Sequence[float], floor: float) -> float:
-    """Return the p value of "the ratio is within the floor", tested at the edge near the median."""
+    """Return the p of "the ratio is within the floor", tested for the ratio nearest the median."""
     centre = float(np.median(values))
     return sign_p(values, math.copysign(min(floor, abs(centre)), centre)) if centre else 1.0
 
@@ -186,7 +186,7 @@ def _smallest_effect(values: Sequence[float], alpha: float, floor: float) -> flo
 
 def share_of_look(rounds: int, last: bool) -> float:
     """Return the share of ALPHA to spend after this many rounds; 0 if no look is due. ``last``: the
-    rounds end for another reason than the figures. We then spend the rest of ALPHA."""
+    rounds end now, whatever the figures are. We then spend the rest of ALPHA."""
     if last:
         return sum(look >= rounds for look in LOOKS) / len(LOOKS) or 1 / len(LOOKS)
     return 1 / len(LOOKS) if rounds in LOOKS else 0.0

@@ -172,7 +172,7 @@ def run_in_turns(
     stays: Callable[[Sequence[Variant], Sequence[list[Detections]]], Collection[int]],
 ) -> tuple[list[Variant], list[list[Detections]]]:
     """Run configurations in turns; return the variants, and their detections in the first round.
-    ``opens``: whether to open this configuration. ``stays``: returns the indexes to run again."""
+    Configurations open until ``opens`` returns False. ``stays`` gives the indexes to run again."""
     variants = [
         Variant(one.runtime.engine, one.runtime.precision, one.runtime.batch) for one in configs
     ]
@@ -322,7 +322,7 @@ def _check_all(
         else:
             workers.close(at)
             gave = counted(len(detections), "frame")
-            variants[at].error = f"detected {gave} and {name} detected {len(expected)}"
+            variants[at].error = f"ran on {gave}, but {name} on {len(expected)}"
     return name
 
 

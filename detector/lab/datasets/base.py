@@ -59,7 +59,7 @@ class Dataset:
 
 @dataclass(slots=True)
 class StoredDetections:
-    """Detections of a file, one entry for each picture of the dataset. ``names_only_found``:
+    """Detections from a file, one entry per picture of the dataset. ``names_only_found``:
     ``names`` lacks classes that the model never detected."""
 
     path: str

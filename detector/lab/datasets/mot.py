@@ -4,7 +4,7 @@ of such folders, or a gt.txt with a video.
 A row is: frame, id, x, y, w, h, considered, class, visibility. Frames and pixels count from 1. A
 row whose ``considered`` is 0 is an ignored box. A class counts as labelled in a sequence if any of
 its rows is considered. Class numbers are MOTChallenge's. But if CVAT's ``labels.txt`` (one name a
-line) is in the same folder, class numbers are line numbers of that file, and pixels count from 0.
+line) is next to gt.txt, class numbers are line numbers of labels.txt, and pixels count from 0.
 Boxes may extend beyond the picture. In a file of detections, the seventh column is the score, and
 class numbers count the model's classes from 1 (-1 for a model with one class). A tracker's folder
 has SEQUENCE.txt or, as for TrackEval, data/SEQUENCE.txt for each sequence.
@@ -244,8 +244,8 @@ class MotDetections(DetectionFormat):
         return super().claims(path) or _find_tracks(path) is not None
 
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
-        """Read frame, id, x, y, w, h, score, class, ...; class 1 is the first of ``names``. With
-        MOTChallenge's labels ``names`` may be None, and all detections are then pedestrians."""
+        """Read frame, id, x, y, w, h, score, class, ...; class 1 is the first of ``names``. If the
+        labels are MOTChallenge's, ``names`` may be None; then all detections are pedestrians."""
         dataset = lookup.dataset
         if names is None and (dataset.format != "mot" or dataset.classes != CLASSES):
             raise SourceError(
@@ -309,8 +309,8 @@ def _find_tracks(path: Path) -> Path | None:
 
 
 def follow_benchmark(dataset: Dataset, stored: StoredDetections) -> Dataset:
-    """Apply MOTChallenge's rules, as TrackEval does: return only considered pedestrians, and drop
-    from ``stored`` the detections that match distractors."""
+    """Apply MOTChallenge's rules, as TrackEval does: return labels in which only
+    unignored pedestrians count, and drop from ``stored`` the detections that match distractors."""
     pictures = []
     for at, one in enumerate(dataset.pictures):
         found = stored.detections[at]

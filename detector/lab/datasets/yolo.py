@@ -138,7 +138,7 @@ def _parse_names(path: Path, names: Any) -> tuple[str, ...]:
 
 
 def _locate(root: Path, folder: Path, place: str) -> Path:
-    """Find a path of the YAML; exports often say ../valid/images but mean valid/images."""
+    """Find a path that the YAML states; exports often say ../valid/images for valid/images."""
     candidates = (root / place, folder / place, folder / place.removeprefix("../"))
     return next((path for path in candidates if os.path.exists(path)), candidates[0])
 

@@ -1,6 +1,6 @@
 """Measure how fast an engine's convolutions run, with the same profiler as the pass ``layers``.
 
-The graph is a chain of convolutions in shapes for which kernels are optimised: 64 to 256 channels,
+The graph is a chain of convolutions in shapes for which kernels are optimised: 64 to 512 channels,
 3x3 and 1x1, maps of 64x64 to 16x16 pixels.
 """
 
@@ -60,7 +60,7 @@ def find_instructions(precision: str) -> str:
 def measure(
     engine: str, precision: str, threads: int, own: Mapping[str, str]
 ) -> dict[str, Reached]:
-    """Measure fp32 and ``precision``, if possible. Return a layer's precision -> highest rate."""
+    """Measure fp32 and ``precision``, if possible. Return precision -> highest rate of a layer."""
     fastest: dict[str, Reached] = {}
     for one in dict.fromkeys(("fp32", precision)):
         options = EngineOptions(
@@ -107,7 +107,7 @@ def _is_in_budget(start: float, used: float, threads: int) -> bool:
 
 @contextmanager
 def _profiler(engine: str, network: Network, options: EngineOptions) -> Iterator[LayerProfiler]:
-    # Keep the engine open, as the layers pass does: some engines set up threads when they open.
+    # Keep the engine open, as the pass ``layers`` does: some engines start threads when they open.
     with engines.open(engine, network, options) as opened:
         profiler = opened.layer_profiler(network, replace(options, threads=opened.threads))
         try:

@@ -96,7 +96,7 @@ def profile(
         opened.append(machine)
         if recorder is not None:
             recorder.begin()
-        say("the plain run ... ", False)  # after loading, whose errors need their own line
+        say("the plain run ... ", False)  # after loading: a loading error needs its own line
 
     hooks = Hooks(timed=True, loaded=note, detected=recorder)
     output = config.output
@@ -136,7 +136,7 @@ def run_passes(occasion: Occasion, names: Sequence[str], say: Say) -> None:
 
 
 def _add_executions(record: PassRecord, one: Pass[Any], occasion: Occasion) -> PassRecord:
-    """Add the executions to the record. If one differs from the run's, discard the facts."""
+    """Add the executions to the record; if one differs by more than ``varies``, drop the facts."""
     if not record.available:
         return record
     try:

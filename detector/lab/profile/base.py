@@ -104,7 +104,7 @@ class Occasion:
         )
 
     def rerun(self, **loop: Any) -> SavedSession:
-        """Repeat the run with other settings of the ``loop``. Its outputs are deleted."""
+        """Repeat the run with other settings of the ``loop``, and delete the new outputs."""
         config = replace(self.config, loop=replace(self.config.loop, **loop))
         session = run_again(self.source, config)
         self.executions.append(Execution.of(session.document))
@@ -195,7 +195,7 @@ def run_again(source: str, config: Config, hooks: Hooks | None = None) -> SavedS
 
 
 class PassSampler(Generic[Sample]):
-    """Takes a sample every ``every_s`` seconds in a thread, and at both ends of its ``with``."""
+    """Takes samples in a thread every ``every_s`` seconds, and when a ``with`` begins and ends."""
 
     def __init__(self, take: Callable[[], Sample], every_s: float, what: str) -> None:
         self._take, self._every_s = take, every_s

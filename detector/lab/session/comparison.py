@@ -135,7 +135,7 @@ class Row:
 
 @dataclass(frozen=True)
 class ComparedLabels:
-    """The labels of the frames. ``conf``, ``iou``, ``max_det``: options of the scored pass."""
+    """The labels of the frames. ``conf``, ``iou``, ``max_det``: options of the scored run."""
 
     path: str
     format: str

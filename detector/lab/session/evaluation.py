@@ -1,6 +1,6 @@
 """The types of ``eval --json`` and of the evaluation.json that it writes to a session. A figure is
 a number, or null if there was nothing to count, such as a class without labelled boxes. If a
-dataclass has two bases, the fields of the second come first in the JSON.
+dataclass has several bases, the fields of the last base come first in the JSON.
 """
 
 from __future__ import annotations

@@ -264,8 +264,8 @@ def precision_table(
     pictures: Sequence[LabelledPicture], detections: Sequence[Detections], classes: int
 ) -> NDArray[np.float64]:
     """Return precisions [10, 101, classes, 4]. The axes are IoU (0.50 to 0.95), recall (0 to 1),
-    class and area (all; below 32 x 32 pixels; up to 96 x 96; above). Without labelled boxes they
-    are NaN. At most 100 detections of a class count per picture."""
+    class and area (all; below 32 x 32 pixels; up to 96 x 96; above). A precision is NaN if no box
+    is labelled. At most 100 detections of a class count per picture."""
     from faster_coco_eval import COCO, COCOeval_faster
 
     class Evaluator(COCOeval_faster):  # type: ignore[misc]

@@ -240,7 +240,7 @@ class _EdgeRules:
             is_row = (PREPROCESS, last) in self._places
             yield from self._find_edge(PREPROCESS if is_row else READ, last, DATA)
         if at in self._previous:
-            # The queue got room for this worker's last result when the writer took an earlier one.
+            # The writer made room for this worker's last result when it took an earlier result.
             last = self._batches.of_call(self._activities[self._previous[at]])
             if (earlier := self._hand_overs.get(last - self._shape.results)) is not None:
                 yield Edge(earlier[1], RESULT_ROOM, at_start=True)

@@ -34,9 +34,9 @@ LARGER = 4  # the batch to try is this many times the run's batch
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A change that may make a run faster. ``change``: name of its what-if row. ``options``:
-    what this row's run changes (in words: ``how``); None: the row gives an upper bound of the gain.
-    ``words``: what a user types. ``does``: effect of the words; "" if they are not offered."""
+    """A change that may make a run faster. ``change``: name of its what-if row; "" without a row.
+    ``options``: what the row's run changes (in words: ``how``); None: the row is an upper bound of
+    the gain. ``words``: what a user types. ``does``: their effect; "" if they are not offered."""
 
     change: str
     words: tuple[str, ...]
@@ -88,7 +88,7 @@ def _write_less(document: SessionDocument) -> Iterator[Candidate]:
 @dataclass(frozen=True, slots=True)
 class Turns:
     """Seconds per frame. ``plain``: all unchanged runs, in order. ``changed``: runs of each change.
-    ``around``: mean of the plain runs before and after a changed run. ``failed``: the reasons."""
+    ``around``: mean of the plain runs before and after a changed run. ``failed``: change -> why."""
 
     plain: list[float] = field(default_factory=list)
     changed: dict[str, list[float]] = field(default_factory=dict)

@@ -40,7 +40,7 @@ class RunEvidence:
 
 class ThreadTimes(NamedTuple):
     """Milliseconds that a thread ran on a core (``cpu``) or waited for one (``ready``). If
-    they come from moments, ``ready`` is an upper bound; ``spread_ready`` spreads waits evenly."""
+    they come from moments, ``ready`` is an upper bound; ``spread_ready`` assumes an even spread."""
 
     cpu: float
     ready: float
@@ -172,7 +172,7 @@ class Explanation:
         return _ms(one) - self.medians[one.stage]
 
     def _find_delaying_call(self, frame: int) -> int:
-        """Of this frame's calls and the calls that they awaited, return that with most excess."""
+        """Return the call with most excess: one of this frame's, or one that these waited for."""
         best, since = self._calls[frame][0], self.activities[self._calls[frame][0]].start_ns
         for stage, wait_ms, at in self._waits_of(frame):
             calls = [at]
@@ -315,7 +315,7 @@ class _MomentIndex:
             self.library_rate = float(np.median(rates))
 
     def _shares(self, start: int, end: int) -> Iterator[tuple[int, float]]:
-        """Yield the index of each moment in this time, and the share of its period in this time."""
+        """Yield the index of each moment whose period overlaps this time, and overlap / period."""
         ends = self._ends
         first = max(1, int(np.searchsorted(ends, start, side="right")))
         for row in range(first, len(ends)):

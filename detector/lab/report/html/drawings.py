@@ -112,7 +112,7 @@ Series = Sequence[tuple[float, float]]
 WIDTH, LEFT, RIGHT = 960, 84, 14
 HALF = 760  # width of a drawing next to a table
 SERIES = 6  # number of colours for curves
-FEW = 30  # a curve of more points gets no dots
+FEW = 30  # curves with more different x get no dots
 
 
 def bar(parts: Sequence[tuple[str, str, float]], unit: str, labels: bool = True) -> str:
@@ -182,8 +182,8 @@ def lines(
     x_labels: Mapping[float, str] | None = None,
 ) -> str:
     """Draw curves on axes that start at 0; their CSS classes are ``series-0``, ... ``marks``: label
-    -> x of a vertical line. Curves of at most ``FEW`` points get dots, unless they are ``dense``.
-    ``x_labels``: x -> text."""
+    -> x of a vertical line. Curves get dots if they have at most ``FEW`` different x in all and are
+    not ``dense``. ``x_labels``: x -> text."""
     everything = [point for points in series.values() for point in points]
     axes = Axes.around([(0.0, 0.0), *everything], height, width=width)
     places = sorted({x for x, _ in everything})
@@ -265,7 +265,7 @@ def roofline(
 
 @dataclass(slots=True)
 class Axes:
-    """The axes of a plot, with margins for labels at the left and below. They convert x (``x0`` to
+    """The axes of a plot, with margins for labels at the left and below. Axes convert x (``x0`` to
     ``x1``) and y (``y0`` to ``y1``) to pixels. ``whole``: y has labels only at integers."""
 
     x0: float
