@@ -120,7 +120,7 @@ def test_secrets_of_one_host_are_not_sent_to_another(
         assert headers == {"X-Api-Key": "S3cretKey9", "Cookie": "token=S3cretTok9"}, path
 
 
-def test_playlist_that_later_names_another_host_leaks_no_secret(
+def test_secrets_stay_at_their_host_when_a_playlist_adds_another(
     web: WebServer, other: WebServer, segments: dict[str, bytes]
 ) -> None:
     fill(segments, web, other)
@@ -137,7 +137,7 @@ def test_playlist_that_later_names_another_host_leaks_no_secret(
 def test_login_and_session_cookie_stay_at_their_host(
     web: WebServer, other: WebServer, segments: dict[str, bytes]
 ) -> None:
-    """The server redirects the playlist to another path of its own, where it sets a cookie."""
+    """The server redirects the playlist to another of its paths, and sets a cookie there."""
     fill(segments, web, other, login=LOGIN)
     web.put("/live.m3u8", status=302, login=LOGIN, headers={"Location": "/deep/list.m3u8"})
     session = {"Set-Cookie": "session=S3cretSes9; path=/"}

@@ -115,7 +115,7 @@ def play(
 ) -> None:
     """Play one connection. Pictures are numbered in display order, or in order of arrival if
     ``in_order`` is False. Every ``every``-th picture has a result, ``late`` packets later. The
-    result's arrival time is shifted by ``offset_ns``, as if another stream had been detected."""
+    result's arrival time is shifted by ``offset_ns``, as if detections came from another stream."""
     with av.open(str(stream)) as container:
         bench.recording.handle(RecordedStreams(container.streams))
         packets = [packet for packet in container.demux() if packet.size]
