@@ -64,7 +64,7 @@ def tiny(batch: int = 1, scale: float = 0.1, decode: bool = False) -> Network:
 
 
 def by_reference(network: Network) -> list[np.ndarray]:
-    """Run white pictures in ONNX's reference evaluator, which rounds exactly as types require."""
+    """Run white pictures in ONNX's reference evaluator, which rounds as each type requires."""
     from onnx.reference import ReferenceEvaluator
 
     return ReferenceEvaluator(network.graph).run(
@@ -142,7 +142,7 @@ def test_thin_convolutions_stay_float32_only_in_bf16() -> None:
 
 
 def chain(*widths: int) -> Network:
-    """Make 1 x 1 convolutions with activations; MACs per pixel are input width x output width."""
+    """Make 1 x 1 convolutions with activations. MACs per pixel: channels in x channels out."""
     builder = GraphBuilder("chain")
     x = builder.input_u8(1, 2, 2)
     for index, (inputs, outputs) in enumerate(zip((3, *widths), widths, strict=False)):
