@@ -124,7 +124,7 @@ def manifest_writable_by_all(path: Path) -> None:
     path.with_suffix(".json").chmod(0o666)
 
 
-# Each kind of damage, and words of the note that reports it.
+# Each kind of damage, and words (``|``: or) of the note that reports it.
 HARM: dict[Callable[[Path], None], str] = {
     tamper_file: "its content does not match its manifest",
     tamper_both: UNPROVED,

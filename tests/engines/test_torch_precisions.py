@@ -136,7 +136,7 @@ with engines.open("torch", network, options) as engine:
 def test_onednn_log_shows_bf16_kernels():
     """All 21 convolutions read and write bf16 in the channels-last layout."""
     if not (torch.backends.mkldnn.is_available() and abilities.has_bf16()):
-        pytest.skip("machine: this CPU has no bf16, or this torch no oneDNN")
+        pytest.skip("machine: this CPU has no bf16, or this torch has no oneDNN")
     environment = {**os.environ, "ONEDNN_VERBOSE": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     log = subprocess.run(
         [sys.executable, "-c", KERNELS], env=environment, capture_output=True, text=True, check=True

@@ -123,7 +123,7 @@ def test_fastest_value_of_each_setting_is_chosen():
 
 
 def test_trials_with_more_requests_keep_engine_and_precision():
-    """Such trials name the engine: ``auto`` may choose another engine for more requests."""
+    """The trials name the engine: ``auto`` may choose another engine for more requests."""
     result = Job(lambda settings: 50.0 if not settings else 40.0).find()
     shapes = [one.settings for one in result.trials if "concurrency" in one.settings]
     assert shapes

@@ -388,7 +388,7 @@ def test_drawn_pictures_have_the_cameras_sound(tmp_path: Path, heap_s: float) ->
 
 
 def test_sound_with_repeated_time_stamps_is_dropped(tmp_path: Path) -> None:
-    """If the camera's clock is set back, sound is dropped up to the last written time."""
+    """After the camera's clock is set back, sound up to the last written time is dropped."""
     stream = make_stream(tmp_path / "camera.nut", codec="mjpeg", sound="pcm_alaw", count=50)
     with av.open(str(stream)) as container:
         (source,) = container.streams.audio

@@ -161,7 +161,7 @@ def play(
 def test_boxes_are_shown_with_their_picture(
     tmp_path: Path, fps: int, options: dict[str, str], sound: str | None, late: int, every: int
 ) -> None:
-    """Every picture shows the boxes of the last detected picture, also across files."""
+    """Every picture shows the boxes of the last picture with a result, even from another file."""
     stream = make_stream(
         tmp_path / "camera.ts", count=130, fps=fps, sound=sound, options={**QUICK, **options}
     )

@@ -157,7 +157,7 @@ def chain(*widths: int) -> Network:
 @pytest.mark.parametrize(
     ("widths", "kept"),
     [
-        ((8,) * 6, 1),  # the first layer has 24 of 344 MACs; two have 88, a quarter
+        ((8,) * 6, 1),  # the first layer has 24 of 344 MACs; the first two have 88, a quarter
         ((8,) * 7, 1),  # two layers: 88 of 408, slightly more than a fifth
         ((8,) * 8, 2),  # two layers: 88 of 472, less than a fifth
         ((8,) * 12, 2),  # three layers: 152 of 728, slightly more than a fifth
