@@ -1,9 +1,10 @@
-"""Run the command in a fork of a server that has already done the imports.
+"""Run detect-video in a fork of a server that has already done the imports.
 
-A short run spends most of its time on imports. The server (``python -m tests.forked``, one per
-process of pytest) imports once and starts no thread. Every command line then runs in a fork of the
-server. A fork is like ``python -m detector``: a process with its own exit status, streams, folder,
-environment, signals and memory. But modules and the packaged YAML are already loaded.
+A short run spends most of its time on imports. A server (``python -m tests.forked``) does them once
+and starts no thread. A process of pytest has one server without torch, and may start one with
+torch. Every command line runs in a fork of a server. A fork is like ``python -m detector``: a
+process with its own exit status, streams, folder, environment, signals and memory. But modules and
+the packaged YAML are already loaded.
 
 A fork cannot test imports: which modules a command loads, and what they read from the environment
 while they load. ``tests/cli/command.py`` starts a new interpreter for such tests.
@@ -38,15 +39,15 @@ from typing import Any, NoReturn
 
 CHECKOUT = Path(__file__).parents[1]
 LIBRARIES = ("click", "numpy", "yaml", "cv2", "av", "onnx", "rich.console", "nvtx")
-# onnxruntime is missing because it starts a thread. torch has a server of its own, since runs on
-# other engines must not find torch imported.
+# onnxruntime is not listed, because it starts a thread. Only TORCH_SERVER imports torch, since runs
+# on other engines must not find torch imported.
 TORCH = "torch"
 NEED_TORCH = "detector.core.engines.torch."
 LENGTH = struct.Struct("!Q")
 MEASURED = "COVERAGE_PROCESS_START"  # if set, each fork measures coverage, for scripts/branches
 AT_START = dict(os.environ)
-# These variables may differ in a fork, since they are only read when needed. If another variable
-# differs, a new interpreter is needed. ``become`` handles PYTHONPATH.
+# These variables may differ in a fork, since no import reads them. If another variable differs, a
+# new interpreter is needed. ``become`` handles PYTHONPATH.
 READ_LATE = re.compile(
     "HOME|XDG_.*|TMPDIR|COLUMNS|LINES|PYTHONPATH|NVTX_(?!DISABLE).*|FORGE_.*|DETECT_VIDEO_.*|PYTEST_.*"
     "|KINETO_LOG_LEVEL"  # set by a pass of ``profile``
@@ -156,7 +157,7 @@ class Fork:
         self.send_signal(signal.SIGKILL)
 
     def __del__(self) -> None:
-        # If a test fails before it waits for its fork, an open socket would fail the next test.
+        # A failed test may leave this socket open. The warning about it would fail a later test.
         self._connection.close()
 
     def poll(self) -> int | None:
@@ -220,7 +221,7 @@ LIGHT_SERVER, TORCH_SERVER = Server(LIBRARIES), Server((*LIBRARIES, TORCH))
 
 
 def cpu_seconds() -> float:
-    """Return the CPU time of all forks so far. They are children of the servers, not of pytest."""
+    """Return the CPU time of all forks that have ended. They are not children of this process."""
     return LIGHT_SERVER.cpu_s + TORCH_SERVER.cpu_s
 
 
@@ -331,7 +332,7 @@ def _set_by_imports() -> dict[str, str]:
 
 
 def _run_site_customisation() -> None:
-    """Import sitecustomize like ``site`` in a new interpreter that has a PYTHONPATH."""
+    """Import sitecustomize, as ``site`` does in a new interpreter that has a PYTHONPATH."""
     places = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
     sys.path[1:1] = places
     if any(Path(place, "sitecustomize.py").exists() for place in places):
@@ -356,8 +357,8 @@ def main(path: str, libraries: list[str]) -> None:
     parse_packaged()
     gc.collect()
     gc.freeze()  # keeps the pages of these objects shared between forks
-    # OpenBLAS starts its threads on import, ends them before a fork, and starts them again when
-    # needed. A fork would lack the threads of other libraries, and might wait for them.
+    # OpenBLAS starts threads on import, ends them before a fork, and restarts them when needed, so
+    # fork once. A fork would lack the threads of other libraries, and might wait for them.
     if fork() == 0:
         os._exit(0)
     os.wait()
@@ -387,8 +388,8 @@ def leave(code: int, libraries: list[str]) -> None:
     Destroying the modules would take most of a short command's time: it writes to each object that
     was imported before the fork, so the system must first copy the object's page. The rest is done:
     threads are joined, exit functions run, cycles are collected, streams are flushed, and the
-    libraries' destructors run (except torch's, which take as long again). Tests that start a new
-    interpreter cover the full exit of each command and each engine.
+    libraries' destructors run (except torch's, which would take equally long). Tests that start a
+    new interpreter cover the full exit of each command and each engine.
     """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()

@@ -62,7 +62,7 @@ def tamper_file(path: Path) -> None:
 
 
 def tamper_both(path: Path) -> None:
-    """Zero the weights; write the file's digest into the manifest. This attack once succeeded."""
+    """Zero the weights, and put the changed file's digest into the manifest. This once worked."""
     tamper_file(path)
     manifest = store.read_manifest(path)
     manifest |= {"file_sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
@@ -124,7 +124,7 @@ def manifest_writable_by_all(path: Path) -> None:
     path.with_suffix(".json").chmod(0o666)
 
 
-# Each kind of damage, and words of the note that reports it.
+# Each kind of damage, and words (``|``: or) of the note that reports it.
 HARM: dict[Callable[[Path], None], str] = {
     tamper_file: "its content does not match its manifest",
     tamper_both: UNPROVED,
@@ -221,7 +221,7 @@ def test_folder_copied_from_another_account_is_built_again(folder, tmp_path, mon
 
 
 def test_graph_sealed_with_another_key_is_sealed_again_silently(folder, tmp_path, monkeypatch):
-    """The file equals a new build, so we trust it. This keeps files of older versions usable."""
+    """The file equals a new build, so we trust it: files of older releases remain usable."""
     with monkeypatch.context() as patched:
         another_account(patched, tmp_path)
         export(plus_one(), folder)
@@ -482,7 +482,7 @@ def test_group_writable_folder_is_used_only_if_the_group_is_our_own(folder):
 
 @root_only
 def test_files_of_root_need_no_proof(folder, tmp_path, monkeypatch):
-    """Root made these files, as administrator or in an image. Root can also change the program."""
+    """Root's files, perhaps from an image, are trusted: root could change the program, too."""
     path = Path(export(plus_one(), folder).path)
     for place in (folder, path, path.with_suffix(".json")):
         place.chmod(place.stat().st_mode | 0o055)

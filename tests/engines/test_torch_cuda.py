@@ -73,7 +73,7 @@ class FakeEvent:
 
     def elapsed_time(self, end: FakeEvent) -> float:
         assert self.fakes.log[-1] == f"event of stream {end.stream} waited for", (
-            "read before it was reached"
+            "the time was read before the event was reached"
         )
         assert self.stream == end.stream
         return 1.5

@@ -83,7 +83,7 @@ def test_option_bf16_all_runs_every_layer_in_bf16(network):
 
 @pytest.mark.slow
 def test_sensitive_layers_stay_float32_in_mixed_bf16(network):
-    """In yolov4-tiny, the first layers are sensitive. These layers have up to 20% of the MACs."""
+    """In yolov4-tiny, the first layers are sensitive: as many as have at most 20% of all MACs."""
     with engines.open("torch", network, EngineOptions(precision="bf16")) as engine:
         layers = {layer.name: layer.precision for layer in engine.execution()}
         sensitive = sensitive_nodes(network.graph)
@@ -136,7 +136,7 @@ with engines.open("torch", network, options) as engine:
 def test_onednn_log_shows_bf16_kernels():
     """All 21 convolutions read and write bf16 in the channels-last layout."""
     if not (torch.backends.mkldnn.is_available() and abilities.has_bf16()):
-        pytest.skip("machine: this CPU has no bf16, or this torch no oneDNN")
+        pytest.skip("machine: this CPU has no bf16, or this torch has no oneDNN")
     environment = {**os.environ, "ONEDNN_VERBOSE": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     log = subprocess.run(
         [sys.executable, "-c", KERNELS], env=environment, capture_output=True, text=True, check=True
@@ -287,8 +287,7 @@ COMPILED_ONCE = {
 @pytest.mark.nightly  # the compiler takes a quarter of a minute
 def test_compiled_network_gives_the_same_answers_in_threads(tmp_path):
     """Use another process, since the compiler emits deprecation warnings and leaves threads
-    running. Both precisions share that process, because importing the compiler takes seconds.
-    """
+    running. Both precisions share that process, since importing the compiler takes seconds."""
     try:
         abilities.check_compiler(torch.device("cpu"))
     except EngineError as error:

@@ -101,8 +101,8 @@ def machine(monkeypatch):
 
 
 def speed_of(settings) -> float:
-    """Return the FPS. Int8 doubles them, torch halves them, two requests of one thread each add a
-    half, and fast encoding adds a tenth."""
+    """Return the FPS. Int8 doubles them, and torch halves them. Two single-threaded requests
+    multiply them by 1.5, and fast encoding by 1.1."""
     fps = 50.0
     fps *= 2 if settings.get("precision") == "int8" else 1
     fps *= 0.5 if settings.get("engine") == "torch" else 1
@@ -123,7 +123,7 @@ def test_fastest_value_of_each_setting_is_chosen():
 
 
 def test_trials_with_more_requests_keep_engine_and_precision():
-    """Such trials name the engine: ``auto`` may choose another engine for more requests."""
+    """The trials name the engine: ``auto`` may choose another engine for more requests."""
     result = Job(lambda settings: 50.0 if not settings else 40.0).find()
     shapes = [one.settings for one in result.trials if "concurrency" in one.settings]
     assert shapes
@@ -413,7 +413,7 @@ class TestTarget:
         result = tune_to_target(500, seconds=30.0)
         assert any("--seconds" in note for note in result.notes)
         assert len(result.trials) < 30
-        assert any("quality" in one.settings for one in result.trials), "no time for quality"
+        assert any("quality" in one.settings for one in result.trials), "no time for --quality"
         result = tune_to_target(80, seconds=70.0)
         assert result.reached
         assert result.settings["stride"] == 3
@@ -465,7 +465,7 @@ def test_tune_writes_the_chosen_settings(tmp_path):
     document = json.loads(done.stdout)
     assert document["trials"][0]["settings"] == {}
     assert document["trials"][0]["fps"] > 0
-    chosen = resolve_config(str(tmp_path / "t.yaml"), {})  # without a winner, the defaults
+    chosen = resolve_config(str(tmp_path / "t.yaml"), {})  # the defaults if nothing is faster
     assert {name: chosen.value(name) for name in document["settings"]} == document["settings"]
     assert {path.name for path in tmp_path.iterdir()} <= {"t.yaml"}
 

@@ -98,7 +98,7 @@ def _interrupt(server: RtspServer, what: str, moments: random.Random) -> tuple[f
     if what == KILL:
         server.kill()
         time.sleep(moments.uniform(0.2, 2))
-        server.start()  # returns when it listens
+        server.start()  # returns when the server listens
         return began_s, time.time()
     server.signal(signal.SIGSTOP)
     time.sleep(moments.uniform(*STALLS[what]))
@@ -153,7 +153,7 @@ def _p99(folder: Path, name: str, start: float, end: float) -> float:
 @dataclass(slots=True)
 class Ages:
     """``busy_ms``: time from when the loop took a picture to its result. ``differences_ms``:
-    time from the clock drawn in a picture to its arrival. The age does not include this time."""
+    from the time drawn in a picture to its arrival. The age does not include this delay."""
 
     fps: float
     frames: int

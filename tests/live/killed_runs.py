@@ -37,7 +37,7 @@ class Findings:
     times: int = 0
     finished: int = 0  # recordings with final names, each decoded to its end
     pictures: int = 0  # pictures in finished recordings
-    damaged: int = 0  # damaged packets in finished files: cameras drop data not read in time
+    damaged: int = 0  # damaged packets in finished files: cameras drop data that is read too late
     partial: int = 0  # partial recordings
     empty: int = 0  # partial recordings without a picture
     adopted: int = 0  # partial recordings that the next run renamed and retention has not removed
@@ -48,7 +48,7 @@ class Findings:
 
 
 class Folder:
-    """The folder of outputs. It is checked repeatedly, but unchanged recordings only once."""
+    """The folder of outputs. A finished recording is decoded again only if it has changed."""
 
     def __init__(self, out: Path, findings: Findings) -> None:
         self.out, self.findings = out, findings
@@ -99,8 +99,7 @@ class Folder:
                 self.findings.wrong.append(f"{car.name} has no recording")
 
     def _count(self, path: Path, least: int) -> int:
-        """Count the undamaged pictures that a player shows. A partial file may hold no picture
-        yet."""
+        """Count the pictures that a player shows undamaged. A partial file may have none yet."""
         pictures, damaged = 0, 0
         try:
             with av.open(str(path)) as container:
@@ -179,8 +178,8 @@ def check_kills(
             else:
                 time.sleep(moments.uniform(EARLIEST_S, LATEST_S))
             if program.process.poll() is not None:
-                findings.wrong.append(f"it ended before the kill: {program.errors()}")
-            if outputs.rows() > rows:  # it writes rows, so it has renamed partial recordings
+                findings.wrong.append(f"the run ended before the kill: {program.errors()}")
+            if outputs.rows() > rows:  # rows are written after partial files are renamed
                 _check_adopted(before, findings)
             _end(program, findings) if is_last else program.kill()
             findings.times += not is_last

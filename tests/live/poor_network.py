@@ -237,7 +237,7 @@ def serve_mjpeg(address: str) -> None:
 
 def check_network(folder: Path, weather: Weather, seconds: float, engine: str) -> Outcome:
     """Run three cameras: RTSP over TCP, RTSP over UDP, and MJPEG over HTTP. Raises
-    UnavailableError."""
+    UnavailableError if this machine cannot make the network."""
     need_rtsp()
     outcome = Outcome(weather)
     # The pictures are small, because TCP gets little through if 5% of packets are lost.
@@ -311,7 +311,7 @@ def judge(outcome: Outcome, program: Program) -> list[str]:
             wrong.append(f"{camera.name}: no picture")
         if camera.corrupt and not outcome.weather.loss and outcome.weather.ordered:
             wrong.append(f"{camera.name}: {camera.corrupt} corrupt pictures without packet loss")
-    # If more than 50 packets were lost, some belonged to this camera and damaged its pictures.
+    # Of more than 50 lost packets, some belong to the camera udp and damage its pictures.
     udp = by_name["udp"]
     if outcome.weather.loss and lost > 50 and not udp.corrupt + udp.no_key:
         wrong.append(f"udp: {lost} packets were lost, and no picture counts as corrupt")

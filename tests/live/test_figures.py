@@ -68,7 +68,7 @@ class TestAges:
         assert ages.result().max == 45
 
     def test_age_by_the_cameras_clock_includes_the_transit(self):
-        """The picture was taken 200 ms before it arrived."""
+        """The camera captured the picture 200 ms before it arrived."""
         ages, arrival = FrameAges(0), make_arrival()
         arrival.captured_s = arrival.utc_s - 0.2
         ages.add(arrival, {}, 50 * MS)
@@ -83,7 +83,7 @@ class TestAges:
                 arrival = make_arrival(at, at, at, at, at, result=at + 20)
                 ages.add(arrival, {}, (at + 21) * MS)
         assert ages.recent(24_100 * MS)[0].max == 20
-        assert ages.result().max == 500, "the day keeps all ages"
+        assert ages.result().max == 500, "the figures of the day have all ages"
         ages.reset()
         assert ages.result().max is None
 
@@ -310,7 +310,7 @@ class TestStatus:
         figures = status.figures()
         assert figures.busy == {INFER: pytest.approx(0.3)}
         assert figures.inference_fps == pytest.approx(1 / 0.3)
-        assert figures.cpu_share == pytest.approx(0.25), "half a core of two"
+        assert figures.cpu_share == pytest.approx(0.25), "half of one of two cores"
         assert figures.capacity == pytest.approx(1 / 0.3)
 
     @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ class TestStatus:
         [(lambda now: now * 3 // 2, 0.75), (lambda now: 0, 0.25), (lambda now: None, None)],
     )
     def test_computer_share_is_at_least_the_share_of_this_program(self, used, share):
-        """This program uses half a core of two."""
+        """This program uses half of one of the two cores."""
         bench = Bench("a")
         status = start_status(bench, machine_clock=lambda: used(bench.clock()))
         bench.clock.now += 1_000 * MS

@@ -120,7 +120,7 @@ def test_secrets_of_one_host_are_not_sent_to_another(
         assert headers == {"X-Api-Key": "S3cretKey9", "Cookie": "token=S3cretTok9"}, path
 
 
-def test_playlist_that_later_names_another_host_leaks_no_secret(
+def test_secrets_stay_at_their_host_when_a_playlist_adds_another(
     web: WebServer, other: WebServer, segments: dict[str, bytes]
 ) -> None:
     fill(segments, web, other)
@@ -137,7 +137,7 @@ def test_playlist_that_later_names_another_host_leaks_no_secret(
 def test_login_and_session_cookie_stay_at_their_host(
     web: WebServer, other: WebServer, segments: dict[str, bytes]
 ) -> None:
-    """The server redirects the playlist to another path of its own, where it sets a cookie."""
+    """The server redirects the playlist to another of its paths, and sets a cookie there."""
     fill(segments, web, other, login=LOGIN)
     web.put("/live.m3u8", status=302, login=LOGIN, headers={"Location": "/deep/list.m3u8"})
     session = {"Set-Cookie": "session=S3cretSes9; path=/"}
@@ -155,7 +155,7 @@ def test_login_and_session_cookie_stay_at_their_host(
 def test_cookie_of_a_redirect_stays_at_its_host(
     web: WebServer, other: WebServer, segments: dict[str, bytes], path: str
 ) -> None:
-    """FFmpeg itself would send such a cookie to the other host, for a segment or a stream."""
+    """FFmpeg itself would send this cookie to the other host, for a segment and for a stream."""
     fill(segments, web, other)
     away = {"Location": other.url("/a.ts"), "Set-Cookie": "session=S3cretSes9; path=/"}
     web.put("/away.ts", status=302, login=LOGIN, headers=away)
@@ -243,7 +243,7 @@ def test_refusal_by_another_host_mentions_the_playlist(
 def test_playlist_address_in_latin_1_is_read_without_traceback(
     web: WebServer, segments: dict[str, bytes], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """If our callback raised a second exception, PyAV would print its traceback."""
+    """If our callback raised exceptions, PyAV would print the traceback of the second one."""
     fill(segments, web)
     lines = ["#EXTINF:1,", "a.ts", "#EXTINF:1,", "http://\xff/a.ts", "#EXTINF:1,", "\xfe\xe9.ts"]
     data = hls(*lines, "#EXTINF:1,", "\xe9.ts", "#EXTINF:1,", "a.ts").decode().encode("latin-1")

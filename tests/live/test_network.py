@@ -538,7 +538,7 @@ class RtspStub(threading.Thread):
 
 
 def test_rtsp_login_stays_at_its_host() -> None:
-    """FFmpeg alone sends the password on to the host of a redirect, as ``av.open`` shows first."""
+    """Without our code, FFmpeg sends the password to a redirect's host: ``av.open`` shows this."""
     refuse = ["401 Unauthorized", 'WWW-Authenticate: Basic realm="x"']
 
     def redirect(request: str) -> list[str]:

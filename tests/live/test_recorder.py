@@ -277,9 +277,9 @@ def test_complete_fragments_of_a_truncated_file_play(tmp_path: Path) -> None:
 def test_kill_while_finishing_a_file_loses_no_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finishing writes the index, then turns the fragments into one body. The test copies the file
-    before, during and after each write, as a kill would leave it. (The last write, of 8 bytes, is
-    atomic.)"""
+    """To finish a file, the recorder writes the index, then turns the fragments into one body. The
+    test copies the file before, during and after each write, as a kill would leave it. (The last
+    write, of 8 bytes, is atomic.)"""
     bench = Bench(tmp_path / "made", record="annotated")
     bench.draw(range(25))
     left: list[bytes] = []
@@ -468,7 +468,7 @@ def test_retention_keeps_the_right_recordings_if_the_clock_is_wrong(
 def test_size_limit_keeps_the_newest_recording_if_the_clock_was_set_back(
     tmp_path: Path, remaining: Callable[[], list[str]]
 ) -> None:
-    """The newest recording's name has the earliest time. Its size counts, but it stays."""
+    """The newest recording has the earliest time in its name. It stays, but its size counts."""
     retention = Retention(tmp_path, None, 0.0045)
     retention.sweep()
     assert remaining() == ALL[7:]  # 3 MB of both cameras, and 1 MB of the partial file

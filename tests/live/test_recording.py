@@ -236,7 +236,7 @@ def test_drawn_pictures_of_alternating_sizes_share_files(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("codec", ["libx264", "mjpeg"])
 def test_copy_of_alternating_sizes_has_all_pictures(tmp_path: Path, codec: str) -> None:
-    """In MJPEG, each picture states its size. In H.264, the parameter sets before a picture do."""
+    """In MJPEG, each picture states its size. In H.264, the size is in separate parameter sets."""
     sizes = [(WIDTH * 2, HEIGHT * 2), (WIDTH, HEIGHT)] * 6
     both = make_stream_of_sizes(tmp_path, codec, sizes, 5)
     bench = Bench(tmp_path)
@@ -334,7 +334,7 @@ def test_missing_first_stamps_of_rtsp_are_filled_in(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tenths", [1, 10_000])
 def test_mjpeg_pictures_are_shown_at_their_arrival_times(tmp_path: Path, tenths: int) -> None:
-    """MJPEG over HTTP has no time stamps: FFmpeg assumes 25 FPS, but this camera sends fewer."""
+    """MJPEG over HTTP has no time stamps: FFmpeg assumes 25 FPS, but this camera is slower."""
     stream = make_stream(tmp_path / "camera.mjpeg", codec="mjpeg", count=20)
 
     def arrive(number: int, packet: Packet) -> None:
@@ -388,7 +388,7 @@ def test_drawn_pictures_have_the_cameras_sound(tmp_path: Path, heap_s: float) ->
 
 
 def test_sound_with_repeated_time_stamps_is_dropped(tmp_path: Path) -> None:
-    """If the camera's clock is set back, sound is dropped up to the last written time."""
+    """After the camera's clock is set back, sound up to the last written time is dropped."""
     stream = make_stream(tmp_path / "camera.nut", codec="mjpeg", sound="pcm_alaw", count=50)
     with av.open(str(stream)) as container:
         (source,) = container.streams.audio
@@ -446,7 +446,7 @@ def run_with_detections(
 def test_clip_has_the_requested_seconds(tmp_path: Path, late: int) -> None:
     stream = make_stream(tmp_path / "camera.ts", count=400, gop=20, options={"bf": "0"})
     bench = clips_bench(tmp_path, "copy")
-    # The detection in picture 130 extends the clip of 110. Clips begin at key frames, 20 apart.
+    # Detection 130 extends the clip of detection 110. Clips begin at key frames, 20 pictures apart.
     run_with_detections(bench, stream, {110, 130, 300}, late)
     files = bench.files()
     first, last = 110 - 25, 130 + 37  # 1 s before, 1.5 s after

@@ -249,7 +249,7 @@ def test_the_session_is_readable_and_its_ledger_adds_up(feeds):
 
 
 def test_reports_show_the_cameras(feeds):
-    """Page and summary show the cameras, and suggest no option that cameras refuse."""
+    """The report and the summary show the cameras, and suggest only options for cameras."""
     providers: list = []
 
     def act() -> None:
@@ -314,7 +314,7 @@ def test_run_with_sync_counts_its_waits_for_cameras(feeds):
 
 
 def test_run_exits_3_with_down_events_if_no_camera_answers(feeds, tmp_path):
-    """Event targets get the events, and no output files remain."""
+    """The event targets get the events, and no file but the events file remains."""
     events: list[Event] = []
     around = Observers(events_to=[EventTarget(events)])
     result = run("rtsp://a/dead", "rtsp://b/dead", around=around, start_timeout=1.0, events="ev")

@@ -194,7 +194,7 @@ class TestAdjustment:
         assert stream.play(2, 1).limit is None
 
     def test_ends_if_key_frames_stop(self) -> None:
-        """Without key frames (intra refresh), the queue passes a packet on after some hundreds."""
+        """Without key frames (intra refresh), the queue drops only the first 400 packets."""
         stream = start_shedding()
         assert stream.shedding.is_exhausted()
         assert stream.shedding.admits(Stamp(stream.arrived + 400, 1, 0, 0.0), False)
@@ -299,7 +299,7 @@ class ClipFeed(PacketFeed):
         super()._decode_or_skip(item, *others)
 
     def put(self, picture: Picture) -> bool:
-        """Read the number in the picture now, because the test takes no pictures."""
+        """Read the picture's number at once: the next picture may replace this one."""
         self.late.append(self.decoding - picture.number)
         self.shown.append((picture, read_number(self.convert(picture, None))))
         return super().put(picture)

@@ -115,7 +115,7 @@ def play(
 ) -> None:
     """Play one connection. Pictures are numbered in display order, or in order of arrival if
     ``in_order`` is False. Every ``every``-th picture has a result, ``late`` packets later. The
-    result's arrival time is shifted by ``offset_ns``, as if another stream had been detected."""
+    result's arrival time is shifted by ``offset_ns``, as if detections came from another stream."""
     with av.open(str(stream)) as container:
         bench.recording.handle(RecordedStreams(container.streams))
         packets = [packet for packet in container.demux() if packet.size]
@@ -161,7 +161,7 @@ def play(
 def test_boxes_are_shown_with_their_picture(
     tmp_path: Path, fps: int, options: dict[str, str], sound: str | None, late: int, every: int
 ) -> None:
-    """Every picture shows the boxes of the last detected picture, also across files."""
+    """Every picture shows the boxes of the last picture with a result, even from another file."""
     stream = make_stream(
         tmp_path / "camera.ts", count=130, fps=fps, sound=sound, options={**QUICK, **options}
     )

@@ -139,7 +139,7 @@ def test_ledger_equals_the_stubs_own_records(concurrency):
     names = list(columns["stage_names"])
     for stage in STAGES:
         rows = (columns["stage"] == names.index(stage)) & (columns["kind"] == 0)
-        # The last read finds the end and records nothing. Starts and ends are sorted separately,
+        # The last read finds the end; the stub omits it. Starts and ends are sorted separately,
         # because a worker may be preempted between the start of its span and the stub's note.
         starts, ends = (sorted(columns[at][rows].tolist())[:40] for at in ("start_ns", "end_ns"))
         own = zip(*map(sorted, zip(*notes.spans[stage], strict=True)), strict=True)

@@ -41,7 +41,7 @@ def expected(frames):
     ("batch", "concurrency", "requests", "queue", "frames", "drawers"), COMBINATIONS
 )
 def test_small_sizes_keep_all_frames(batch, concurrency, requests, queue, frames, drawers, loop):
-    """Requests may be fewer than concurrency + queue + 1. Memory holds a batch and one picture."""
+    """Requests may be fewer than concurrency + queue + 1. Only batch + 1 pictures fit in memory."""
     jitter = random.Random(batch * 1000 + concurrency * 100 + requests * 10 + frames)
 
     def work(name):
@@ -59,7 +59,7 @@ def test_small_sizes_keep_all_frames(batch, concurrency, requests, queue, frames
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("batch", [1, 2, 3])
 def test_still_frames_repeat_the_last_inferred_frame(loop, batch):
-    """Each picture is one level brighter than the last, so every ninth counts as changed."""
+    """Each picture is one level brighter than the one before, so every ninth counts as changed."""
     every, frames = LEVELS + 1, 40
     parts = stub_parts(frames, batch, 4, 2, still=Stillness(0.0))
     timeline = Timeline()

@@ -32,9 +32,9 @@ class Export:
         scale: float = 1.0,
     ) -> None:
         """``pixels``: the kind of input. "": 0..1. "baked": 0..255, which the graph divides by 255.
-        "u8", "u8-nhwc": bytes, which are also divided. "chw": no batch axis. The other kinds get
-        pixels in 0..1. "normalised": the graph normalises them as for ImageNet. "turned",
-        "flipped": it turns BGR into RGB. "convolved": it multiplies by ``scale`` in a Conv."""
+        "u8", "u8-nhwc": bytes, which are also divided. "chw": 0..1 without a batch axis. The others
+        get 0..1, too, and the graph begins with a change: "normalised" normalises as for ImageNet,
+        "turned" and "flipped" turn BGR into RGB, "convolved" multiplies by ``scale`` in a Conv."""
         from onnx import TensorProto, helper
 
         self.kind = getattr(TensorProto, kind)
@@ -206,7 +206,7 @@ def finished(columns: int = 6, count: int = 300, **more) -> Export:
 
 
 def best_cells(slices: bool = False, **more) -> Export:
-    """Make YOLOv10's end: TopK takes the ten best cells, GatherElements their boxes and scores."""
+    """Make YOLOv10's end: GatherElements takes the boxes and scores of TopK's ten best cells."""
     export = Export(**more)
     colours = export.colours()
     table, scores = export.table(colours, CORNERS, CELLS), export.scores(colours, 2, CELLS)
@@ -308,8 +308,7 @@ def parts(count: int = 100, **more) -> Export:
 
 def queries(joined: bool = False, numbered: bool = False, **more) -> Export:
     """Make RT-DETR: boxes in 0..1, and logits (10 x colour - 5). ``joined``: one output, boxes
-    and the colours as scores. ``numbered``: one output, boxes with their best score and its class.
-    """
+    and the colours as scores. ``numbered``: one output, boxes with the best score and its class."""
     export = Export(**more)
     zero = export.sampled_zero()
     colours = export.add("Add", export.colours(), zero)

@@ -194,7 +194,7 @@ def test_tensor_that_reaches_beyond_its_storage_is_refused(tmp_path, offset, sha
 
 
 def test_tensor_stretched_from_one_number_is_not_allocated(tmp_path):
-    """Grids may be stored like this, but weights may not. These 2^40 numbers would take 8 TB."""
+    """Grids may be stored like this, but weights may not. These 2^40 numbers would take 2 TB."""
     tensor = Reduced(
         foreign("torch._utils", "_rebuild_tensor_v2"),
         Stored("0", "float16", 1),
@@ -379,7 +379,7 @@ def test_damaged_pickles_raise_our_error_or_are_read(tmp_path):
 
 
 def imported_for(path: Path) -> str:
-    """Open a checkpoint. Return which modules this imports from packages that checkpoints name."""
+    """Open a checkpoint. Return the imported modules of packages that checkpoints name."""
     code = (
         "import sys; from detector.core.models import ModelRequest, open_network; "
         f"print(open_network(ModelRequest({str(path)!r})).parameters, "

@@ -64,7 +64,7 @@ def tiny(batch: int = 1, scale: float = 0.1, decode: bool = False) -> Network:
 
 
 def by_reference(network: Network) -> list[np.ndarray]:
-    """Run white pictures in ONNX's reference evaluator, which rounds exactly as types require."""
+    """Run white pictures in ONNX's reference evaluator, which rounds as each type requires."""
     from onnx.reference import ReferenceEvaluator
 
     return ReferenceEvaluator(network.graph).run(
@@ -142,7 +142,7 @@ def test_thin_convolutions_stay_float32_only_in_bf16() -> None:
 
 
 def chain(*widths: int) -> Network:
-    """Make 1 x 1 convolutions with activations; MACs per pixel are input width x output width."""
+    """Make 1 x 1 convolutions with activations. MACs per pixel: channels in x channels out."""
     builder = GraphBuilder("chain")
     x = builder.input_u8(1, 2, 2)
     for index, (inputs, outputs) in enumerate(zip((3, *widths), widths, strict=False)):
@@ -157,7 +157,7 @@ def chain(*widths: int) -> Network:
 @pytest.mark.parametrize(
     ("widths", "kept"),
     [
-        ((8,) * 6, 1),  # the first layer has 24 of 344 MACs; two have 88, a quarter
+        ((8,) * 6, 1),  # the first layer has 24 of 344 MACs; the first two have 88, a quarter
         ((8,) * 7, 1),  # two layers: 88 of 408, slightly more than a fifth
         ((8,) * 8, 2),  # two layers: 88 of 472, less than a fifth
         ((8,) * 12, 2),  # three layers: 152 of 728, slightly more than a fifth

@@ -1,4 +1,4 @@
-"""TensorRT plans are built once and kept, also for a range of batches and with user options."""
+"""TensorRT plans, also for a range of batch sizes or with user options, are built once and kept."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_error_names_a_node_whose_constant_has_the_batch_size(tensorrt, tmp_path
     graph.node.add(op_type="Add", name="2.add", input=["shifted", "pads"], output=["0.conv"])
     with pytest.raises(EngineError, match=r"2\.add.*--batch 2"):
         built(tensorrt, tmp_path, network, batch=2, own={"max_batch": 8})
-    built(tensorrt, tmp_path, network, batch=2)  # a plan for a fixed batch may contain its size
+    built(tensorrt, tmp_path, network, batch=2)  # a plan for one batch size may contain that size
 
 
 @pytest.mark.parametrize(

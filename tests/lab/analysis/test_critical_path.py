@@ -53,12 +53,12 @@ KNOWN = {
     "inference-bound": (shape(), {"read": 2, "infer": 8, "write": 3}, {"infer": 1.0}),
     "read-bound": (shape(), {"read": 8, "infer": 2, "write": 3}, {"read": 1.0}),
     "write-bound": (shape(), {"read": 1, "infer": 2, "write": 8}, {"write": 1.0}),
-    "the writer runs head": (
+    "head runs in the writer": (
         shape(),
         {"by_writer": True, "read": 1, "infer": 2, "head": 2, "write": 6},
         {"head": 0.25, "write": 0.75},
     ),
-    "the worker runs head": (
+    "head runs in the worker": (
         shape(),
         {"read": 1, "infer": 6, "head": 2, "write": 7},
         {"infer": 0.75, "head": 0.25},
@@ -172,8 +172,8 @@ def test_simulated_call_starts_as_soon_as_its_predecessors_allow():
     ids=str,
 )
 def test_real_run_obeys_the_graph(tmp_path, flags):
-    """No call starts before its predecessors in the graph end. We skip edges from a call's start.
-    Such a call makes room in a queue, and a waiting thread may continue just before the start."""
+    """No call starts before its predecessors in the graph end. Edges from the start of a call are
+    skipped: the call makes room in a queue, and a waiting thread may continue before this start."""
     session = read_session(ran(tmp_path, frames=40, save=("jsonl",), **flags))
     graph = activity_graph(activities_of(session.spans), LoopShape.of(session.document.loop[0]))
     edges = [
@@ -260,7 +260,7 @@ def test_activities_are_read_from_columns():
 def test_run_without_written_frames_has_no_path():
     assert critical_path(activity_graph([], shape())) is None
     assert critical_path(activity_graph([Activity("read", 0, "reader", 0, 5)], shape())) is None
-    # Nothing was read either.
+    # This run has not even read a frame.
     assert _find_steady_state(activity_graph([], shape()), [5, 9]) == (5, 9)
 
 

@@ -66,7 +66,7 @@ def test_preset_is_suggested_if_preset_or_crf_was_given(given, session):
     assert "--preset ultrafast" in steps_after(session, "config", "output", **given)
 
 
-def test_smaller_input_that_the_verdict_names_is_suggested(session):
+def test_smaller_input_named_by_the_verdict_is_suggested(session):
     steps = steps_after(session, "verdict", bottleneck="infer", smaller_input=[192, 320])
     assert [one for one in steps if one.startswith("--size ")] == ["--size 320x192"]
 

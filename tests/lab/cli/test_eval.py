@@ -132,7 +132,7 @@ def test_each_sequence_is_tracked_on_its_own(tmp_path):
 
 
 def test_gate_fails_below_the_minimum(tmp_path):
-    # All objects in the first three frames are found, so use later frames, too.
+    # The first three frames would pass, since all their objects are found. So use later ones, too.
     arguments = ("eval", LABELS, *"--frames 3 --stride 8 --engine ort -q".split())
     assert detect_video(*arguments, "--min-ap50", 0.5, cwd=tmp_path).returncode == 0
     process = detect_video(*arguments, "--min-ap50", 0.999, cwd=tmp_path)

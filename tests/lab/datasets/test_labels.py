@@ -1,4 +1,4 @@
-"""Labels in three formats are read as a Dataset. Errors in files are one line with the fix."""
+"""Labels in three formats are read as a Dataset. An error in a file is one line with the fix."""
 
 import json
 import os

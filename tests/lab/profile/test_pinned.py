@@ -1,8 +1,8 @@
 """Every pass uses the settings that ``auto`` chose for the run, or names what it changes.
 
 Settings stored by ``tune --use`` decide engine, precision, threads, requests, batch, queue and
-encoding. A hook in ``engines.open`` records what each process opens. Therefore new passes are
-checked without changes here.
+encoding. A hook in ``engines.open`` records what each process opens, so this file also checks
+passes that are added later.
 """
 
 import json
@@ -36,7 +36,7 @@ STREET = CHECKOUT / "videos/street.mp4"
 FRAMES = 9  # enough for what-if's larger batch
 SIZE = (96, 160)  # height and width, small to keep the runs short
 
-# This code runs in every process: the command, its run under perf, and the workers of compare.
+# This code runs in every process: the command, its run under perf, and workers of ``compare``.
 SPY = """
 import json, os
 import detector.core.engines as engines
@@ -235,7 +235,7 @@ def test_run_uses_the_tuned_settings(profiled):
         2,
     )
     assert run["model_input"] == [*SIZE]
-    # Passes that repeat the run opened an engine, in this process or in another.
+    # Each pass that repeats the run has opened an engine, in the command's process or another one.
     assert {"loop", "python", "memory", "energy", "counters", "layers", "what_if"} <= {*opened}
     assert len(opened["loop"]) == 2
     assert len(opened["counters"]) == 1
@@ -352,7 +352,7 @@ def test_all_settings_of_the_run_are_pinned_for_passes():
     [
         (None, "outputs/"),
         ("out/", "outputs/"),
-        ("clip.webm", "outputs/clip.webm"),  # still WebM, which takes several times as long as MP4
+        ("clip.webm", "outputs/clip.webm"),  # not MP4, which takes a fraction of the time
         ("there/rows.jsonl", "outputs/rows.jsonl"),
         ("/dev/null", None),
     ],

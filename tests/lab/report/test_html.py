@@ -211,7 +211,7 @@ def test_bars_add_up_to_the_times_of_threads_and_stages(browser, report, session
     )
     frames = document["frames"]["written"]
     walls = [1e3 * one["wall_s"] / frames for one in document["threads"].values()]
-    # If the kernel reports waits for a core, a second bar of each thread shows them.
+    # If the kernel reports how long threads waited for a core, each has a second bar for this time.
     has_split = any(one["busy_split"] for one in document["threads"].values())
     walls = [wall for wall in walls for _ in range(1 + has_split)]
     assert [sum(value for _, value, _ in bar) for bar in bars] == pytest.approx(walls)

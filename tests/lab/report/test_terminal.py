@@ -54,7 +54,7 @@ def test_report_prints_tables_in_the_terminal(tmp_path, capsys):
 
 
 def test_short_form_prints_the_main_facts_in_order():
-    """It shows detections, two rates, the ledger, the bottleneck and files. Other facts need -v."""
+    """Detections, two rates, ledger, bottleneck and files are printed. Other facts need -v."""
     text = printed_briefly()
     facts = (
         *("10 of 11 frames", "2 person", "FPS end to end", "FPS inference", "ms per frame"),

@@ -23,8 +23,8 @@ STRINGS = {1: "detect-video", 2: "work", 3: "wait_input", 9: "futex", 10: "poll"
 
 
 def export(path, run_load, *, registered=True, mark=True, extras=True, domain="detect-video"):
-    """Write an export of a simulated run; return its calls. ``registered``: texts are in StringIds,
-    as from Python's nvtx. ``mark``: add the loop's sizes. ``extras``: add system calls, kernels."""
+    """Write an export of a simulated run; return its calls. ``registered``: put texts in StringIds,
+    like Python's nvtx. ``mark``: add the loop's sizes. ``extras``: add system calls and kernels."""
     activities = run_of(run_load)
     texts = dict(STRINGS) | {1: domain}
     database = sqlite3.connect(path)
@@ -126,7 +126,7 @@ def test_recording_is_read_with_all_tables(tmp_path, registered):
     assert facts["loop_is_known"]
     assert facts["loop"]["requests"] == LOAD.shape.requests
     assert facts["waits"] == {"worker-0": {"batch": pytest.approx(activities[1].end_ns / 1e9)}}
-    # Only the part of a system call within a stage counts. Calls on other threads are ignored.
+    # Of a system call, only the part within a stage counts. Calls on other threads are ignored.
     assert facts["blocked"] == {
         "annotate": {"futex": pytest.approx(1e-6)},
         "write": {"futex": pytest.approx(0.001)},
@@ -320,8 +320,8 @@ SINGLE = ("preprocess", "infer", "head", "nms")
 
 
 def export_with_single_pictures(path, at, *, run=True, kernels=True, ranges=SINGLE):
-    """Export a run with its range named "run", and single pictures that begin at the times ``at``
-    (ns). A picture has one kernel, and a call of 1 ms on the main thread for each of ``ranges``."""
+    """Export a run with its range named "run", and single pictures outside the run, which begin at
+    ``at`` (ns). Each has a kernel, and a call of 1 ms on the main thread per item in ``ranges``."""
     export(path, LOAD, extras=False)
     columns = "(start, end, eventType, globalTid, domainId, category, int64Value, textId)"
     insert = f"insert into NVTX_EVENTS {columns} values (?,?,?,?,5,?,?,?)"
@@ -379,7 +379,7 @@ def test_run_does_not_include_single_pictures_before_and_after_it(tmp_path):
 
 
 def test_tables_show_a_run_rather_than_single_pictures(tmp_path):
-    """A run is shown even if it has fewer pictures. --nsys-run can select the single pictures."""
+    """The run is shown even if there are more single pictures. --nsys-run can select these."""
     path = tmp_path / "a.sqlite"
     export_with_single_pictures(path, [END + 10 * MS * number for number in range(1, 51)])
     facts = json.loads(to_json(recorded_facts(read_nsys(path))))
@@ -430,7 +430,7 @@ def test_process_without_a_range_named_run_has_no_outside_ranges(tmp_path):
 @pytest.mark.parametrize("start", [-20 * MS, END + 10 * MS])
 @pytest.mark.parametrize(("ranges", "outside"), [(["read"], 0), (["read", "infer"], 1)])
 def test_reads_of_a_camera_outside_the_loop_belong_to_the_run(tmp_path, start, ranges, outside):
-    """A thread that only reads is a camera's. The run includes its reads outside the loop."""
+    """A thread that only reads is a camera's thread. The run includes all reads of this thread."""
     path = tmp_path / "a.sqlite"
     export_with_single_pictures(path, [])
     ranges_of_run = read_nsys(path)[0].ranges

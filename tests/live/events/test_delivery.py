@@ -437,14 +437,14 @@ class Subscriber:
         self.client.loop_stop()
 
 
-def test_value_that_changes_while_an_older_one_is_sent_stays_retained(monkeypatch):
+def test_value_that_changed_during_a_publication_is_published_again(monkeypatch):
     pytest.importorskip("paho.mqtt")
     monkeypatch.setattr("detector.live.events.broker.Client", MagicMock())
     target, sent = MqttTarget("mqtt://127.0.0.1/x"), []
 
     def publish(topic, payload, **_):
         sent.append(payload)
-        target._latest[topic] = "2"  # by another thread, whose message went before this one
+        target._latest[topic] = "2"  # as if another thread had sent "2" just before "1"
         return SimpleNamespace(rc=0)
 
     target._client.publish = publish
@@ -510,7 +510,7 @@ def test_broker_receives_states_counts_and_events(tmp_path):
 @pytest.mark.net
 def test_camera_down_event_is_published_even_if_the_run_ends_immediately(tmp_path, monkeypatch):
     """The run ends while the connection to the broker is still being made."""
-    # After the end, the target waits this long for acknowledgements. A busy machine needs longer.
+    # How long the target waits for acknowledgements after its end: a busy machine needs more time.
     monkeypatch.setattr("detector.live.events.mqtt.LAST_MOMENT_S", 30.0)
     with broker(tmp_path, "allow_anonymous true") as port, Subscriber(port) as subscriber:
         target = MqttTarget(f"mqtt://127.0.0.1:{port}/home/detect")

@@ -198,7 +198,8 @@ def test_history_has_ages_and_rates(served):
     assert history.age_ms["gate"][0] == 61.0
     assert history.age_ms["gate"][-1] is None  # a camera that is not live has no age
     assert history.processed_fps["door"][0] is None
-    assert 0 <= max(filter(None, history.dropped_fps["gate"]), default=0) < 100, "without `rate`"
+    # Pictures that a camera's ``rate`` skips do not count as dropped.
+    assert 0 <= max(filter(None, history.dropped_fps["gate"]), default=0) < 100
     assert history.processed_fps["door"][-1] == 0.0
 
 
@@ -266,7 +267,7 @@ def test_run_that_does_not_answer_is_unhealthy(served, monkeypatch):
         return served.run.figures()
 
     reads = served.run.reads
-    wait_for(lambda: served.run.reads >= reads + 2)  # the first may have the old timeout
+    wait_for(lambda: served.run.reads >= reads + 2)  # the first read may have the old timeout
     served.hub.figures_from(figures)
     try:
         wait_for(lambda: served.client.ask("/healthz").status == 503)
@@ -412,7 +413,7 @@ def test_page_loads_nothing_from_other_hosts(served):
         outside = body.replace("http://www.w3.org/2000/svg", "")
         assert "http:" not in outside
         assert "https:" not in outside
-    # The content security policy would block these.
+    # The content security policy would block these attributes.
     assert " style=" not in page.body.decode()
     assert " onclick" not in page.body.decode()
     assert "innerHTML" not in served.client.ask("/page.js").body.decode()

@@ -78,7 +78,7 @@ def test_scales_of_a_tiny_graph_equal_hand_computed_ones() -> None:
     assert found["0.conv_weight_dq.scale"].tolist() == pytest.approx([1 / 127] * 3)
     assert found["2.conv_weight_q"].reshape(2, 3).tolist() == [[127, 0, 0], [0, 127, 0]]
     assert found["2.conv_weight_dq.scale"].tolist() == pytest.approx([0.5 / 127, 0.25 / 127])
-    # Bias in steps of input scale x weight scale: -55 / (1 x 1/127).
+    # The bias is in steps of input scale x weight scale: -55 / (1 x 1/127).
     assert found["0.conv_bias_q"].dtype == np.int32
     assert found["0.conv_bias_q"].tolist() == [-55 * 127] * 3
     # One kernel computes convolution and Relu, so neither Q nor DQ is between them.
@@ -122,7 +122,7 @@ def test_product_is_int8_only_if_weights_are_a_matrix(sides: tuple, engine: str,
     first = conv(builder, "0.conv", builder.input_u8(1, SIDE, SIDE), np.eye(3), [1, 1, 1])
     weights = np.linspace(-1, 1, np.prod(sides), dtype=np.float32).reshape(sides)
     rows = weights[:, None] if len(sides) == 1 else weights
-    rows[..., 1::2, :] = 0  # CPUs without VNNI add pairs in 16 bits; this avoids overflow
+    rows[..., 1::2, :] = 0  # CPUs without VNNI add pairs of products in 16 bits: avoid overflow
     last = builder.add("MatMul", "1.matmul", [first, builder.constant("1.weight", weights)])
     network = network_of(builder, [last])
     pictures = np.random.default_rng(0).integers(0, 256, network.input_shape).astype(np.uint8)
