@@ -69,7 +69,7 @@ class ItemRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    """The fields of a marker that show if its item is done. Parsing all takes 4 times as long."""
+    """The fields of a marker that show if it is done. Parsing all fields takes 4 times as long."""
 
     schema: int
     name: str

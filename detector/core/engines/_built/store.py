@@ -50,7 +50,7 @@ class Artefact(NamedTuple):
 
 
 def default_folder() -> Path:
-    """Return ``engines/`` of our checkout if we may write to it; otherwise, of the user's cache."""
+    """Return ``engines/`` of our checkout if it is writable, otherwise that of the user's cache."""
     folder = Path(__file__).parents[4] / "engines"
     marks = folder.parent / "setup.py", folder / "README.md"
     is_checkout = all(mark.is_file() for mark in marks)
