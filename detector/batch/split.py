@@ -135,7 +135,7 @@ def _why_not_joined(sink: type[Sink], config: Config) -> str:
     from detector.core.sinks.video.joined import SUFFIXES
 
     if sink.pictures == "none":
-        return ""  # the join writes it from the detections of all parts
+        return ""  # the join writes this output from the detections of all parts
     if sink.name != "video":
         return f"--save {sink.name} writes pictures into one folder, which needs a single run"
     if config.output.only_detections:

@@ -91,7 +91,7 @@ def refuse_beyond_one_message(network: Network, doing: str, cure: str) -> None:
 
 
 def _weight_bytes(model: onnx.ModelProto) -> int:
-    """Return the weights' size in bytes. For small networks, overestimate: 8 bytes per value."""
+    """Return the weights' size in bytes, or for small networks a limit: 8 bytes per value."""
     limit = sum(8 * math.prod(tensor.dims) for tensor in model.graph.initializer)
     if limit <= LARGEST_MESSAGE:
         return int(limit)
