@@ -9,7 +9,7 @@
 Object stores cannot rename and have no locks. So we remove an item's marker before we replace its
 outputs, and write it after all outputs. An item without a marker is redone. SQLite needs a local
 file, so the manifest and the lock are in a folder of this machine (``home``). A job on another
-machine starts from the copies in the store; markers show which items were done after the copies.
+machine starts from the copies in the store. Markers show which items were done after the last copy.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from detector.core.session.codec import from_json, to_json
 from detector.core.sources._addresses import STORES, Location, parse_address
 from detector.core.sources._storage import ObjectInfo, explain, open_store, path_in_store, to_info
 
-PART_BYTES = 16 << 20  # bytes per part of an upload; S3 gets files below two parts in one request
+PART_BYTES = 16 << 20  # bytes per part; S3 takes a file smaller than two parts in one request
 COPIED_EVERY_S = 60.0  # time between copies of a running job's own files
 VERSIONS = "copies.json"  # in home: versions of the copies that this machine read or wrote
 JOB = "job.json"
@@ -81,7 +81,7 @@ class BucketOutputs:
         return f"{SCRATCH}{place[:8]}-{item[:16] if name else ''}"
 
     def _discard_scratch(self, name: str) -> None:
-        """Remove an item's scratch folders ("": those of all items), but only this user's."""
+        """Remove this user's scratch folders of an item, or of all items if ``name`` is ""."""
         for path in Path(tempfile.gettempdir()).glob(f"{self._scratch(name)}*"):
             with suppress(OSError):
                 if path.lstat().st_uid == os.getuid():
@@ -226,8 +226,8 @@ class BucketOutputs:
             self._remove(self._partition(name))
 
     def fetch_home(self) -> str:
-        """Create ``home`` and update it from the store. If the store has no job, the
-        files of an earlier job are removed from ``home``."""
+        """Create ``home``, and update it from the store. If the store has no job, remove the files
+        of an earlier job from ``home``."""
         home = Path(self.home)
         try:
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -286,7 +286,7 @@ class BucketOutputs:
         return settings
 
     def _create(self, place: Location, data: bytes) -> bool:
-        """Create an object; return False if it exists. Overwrite it if the store cannot check."""
+        """Create an object; return False if it exists. If the store cannot tell, overwrite it."""
         path = path_in_store(place)
         try:
             self._store.pipe_file(path, data, mode="create")
@@ -316,7 +316,7 @@ class BucketOutputs:
                 raise
 
     def _copy_manifest(self, name: str) -> None:
-        """Copy the last committed state of a manifest: this process may be writing to the file."""
+        """Copy the committed state of a manifest; its file may also hold an open transaction."""
         source = Path(self.home, name)
         if not source.exists():
             return
@@ -339,7 +339,7 @@ class BucketOutputs:
 
 
 def _state_folder(place: str) -> Path:
-    """Return the local folder for ``place`` at this endpoint: endpoints may share bucket names."""
+    """Return the local folder for ``place`` and this endpoint: bucket names may recur at others."""
     state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
     digest = hashlib.sha256(f"{endpoint}\0{place}".encode()).hexdigest()[:16]

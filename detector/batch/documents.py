@@ -69,7 +69,7 @@ class ItemRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    """The fields of a marker that show if its item is done. Parsing all takes 4 times as long."""
+    """The fields of a marker that show if it is done. Parsing all fields takes 4 times as long."""
 
     schema: int
     name: str
@@ -184,7 +184,7 @@ class SlowItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """A place in the pool, over the whole run. Loading, busy and idle seconds make up its lifetime.
+    """A place in the pool, over a whole run. Its lifetime is ``load_s`` + ``busy_s`` + ``idle_s``.
     ``starts``: how many processes it had. ``items``: how many items and steps they did."""
 
     worker: Count

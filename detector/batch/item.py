@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from detector.core.run.plan import RunPlan
     from detector.core.session.outcome import SourceRun
 
-MOST_CANVASES = 3  # models that stay open for other input sizes; videos usually have few shapes
+MOST_CANVASES = 3  # how many models stay open besides the first; videos usually have few shapes
 NOT_SPLIT = "not split: "  # start of the note on an unsplit item
 
 Gather = Callable[[str, Path], None]
@@ -155,7 +155,7 @@ def open_model(
     start = time.perf_counter()
     config, chosen = config_of(plain), []
     shaped = follows_source(config)
-    # With --rect the size depends on each picture alone, so the order of pictures has no effect.
+    # With --rect each picture decides its own input's size, so no source is opened for that here.
     has_own_shape = shaped or config.runtime.rect
     loaded = resolve(
         config,
@@ -185,7 +185,7 @@ def open_model(
 def _without_auto(config: Config, loaded: LoadedModel) -> Config:
     engine, network, runtime = loaded.engine, loaded.network, config.runtime
     size = runtime.size
-    if size is not None and not runtime.rect:  # with --rect, size is the longest side of all inputs
+    if size is not None and not runtime.rect:  # with --rect, each input's longest side is ``size``
         size = f"{network.input.width}x{network.input.height}"
     return replace(
         config,

@@ -67,7 +67,7 @@ class Listing:
 
 
 class Found(NamedTuple):
-    """A file of a SOURCE. ``relative``: path below the SOURCE. ``about``: None until it is read."""
+    """A file of a SOURCE. ``relative``: path below the SOURCE. ``about``: None if not yet known."""
 
     relative: str
     path: str
@@ -137,7 +137,8 @@ def _take(found: Found, number: int, names: _Names, listing: Listing) -> None:
 
 
 class _Names:
-    """Choose names. If two clash (``a`` and ``a``, ``a`` and ``a/b``), add the SOURCE's number."""
+    """Choose names. If two names clash (``a`` with ``a`` or ``a/b``), the later one gets the
+    SOURCE's number and a slash in front."""
 
     def __init__(self, known: dict[str, str]) -> None:
         self._known = known
@@ -226,7 +227,7 @@ def _as_found(base: str, stored: Stored) -> Found:
 
 
 def _walk(folder: str, own: str, listing: Listing) -> Iterator[Found]:
-    """Yield sorted files, except hidden files and outputs. Enter a folder once, despite links."""
+    """Yield sorted files, except hidden files and outputs. Enter no folder twice, despite links."""
     entered: set[tuple[int, int]] = set()
     before = len(os.path.join(folder, ""))
     left = [folder]
@@ -262,7 +263,8 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _match(pattern: str, own: str, listing: Listing) -> Iterator[Found]:
-    """Names are relative to the part before the first wildcard. A folder yields its files."""
+    """Yield the files that match a glob, and the files in matching folders. Names are relative to
+    the folder before the first wildcard."""
     parts = pattern.split(os.sep)
     plain = next(at for at, part in enumerate(parts) if glob.has_magic(part))
     base = os.path.abspath(os.sep.join([*parts[:plain], ""]))

@@ -23,7 +23,7 @@ from detector.batch.pieces import LEAST_S, folder_name
 from detector.core.errors import UsageError
 from detector.core.sources._addresses import is_address
 
-LEAST_BYTES = 8 << 20  # smaller files stay whole; two minutes of video are usually larger
+LEAST_BYTES = 8 << 20  # smaller files stay whole; two parts of LEAST_S seconds are usually larger
 MINUTE_BYTES = 1 << 20  # video rarely has fewer bytes per minute; this bounds the number of parts
 PER_WORKER = 4  # parts per worker, so that all workers end at about the same time
 MOST_PARTS = 1 << 20  # in effect no limit

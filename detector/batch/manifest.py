@@ -297,7 +297,7 @@ class Manifest:
             self._connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
 
-# The manifests of a folder: one, or one of each shard.
+# The manifests of a folder: one for the whole job, or one for each shard.
 
 
 @contextmanager

@@ -42,8 +42,7 @@ class Outputs(Protocol):
     home: str  # the local folder of the job's own files: manifest, settings, locks
 
     def begin(self, name: str) -> Path:
-        """Return an empty local folder for the results of an item. Removes files of earlier
-        tries."""
+        """Remove files of an item's earlier tries. Return an empty local folder for its results."""
 
     def commit(self, name: str, scratch: Path, record: ItemRecord) -> None:
         """Make the content of ``scratch`` the results of the item; the marker comes last."""
@@ -74,7 +73,7 @@ class Outputs(Protocol):
         """Write the partition of an item from its rows, in place of an earlier one."""
 
     def gather_missing(self, names: Iterable[str], stopped: Callable[[], bool]) -> None:
-        """Write the partitions of these finished items that do not have one."""
+        """Write the missing partitions of these finished items."""
 
     def ungather(self, name: str) -> None:
         """Remove the partition of an item, if it has one."""
@@ -82,12 +81,11 @@ class Outputs(Protocol):
     # The job's own files.
 
     def publish(self, settings: JobSettings, *, first: bool) -> JobSettings:
-        """Write the settings to the place, and return the job's settings. ``first``: the
-        job had none. If another shard has written some meanwhile, keep and return those."""
+        """Write the settings to the place and return them. ``first``: the job had none. If another
+        shard has written its settings meanwhile, keep and return those instead."""
 
     def keep_home(self, shard: Shard, *, last: bool = False) -> None:
-        """Copy the job's own files to the place, at most once a minute unless this is the ``last``
-        call."""
+        """Copy the job's own files to the place, at most once a minute but always if ``last``."""
 
 
 def open_outputs(place: str) -> Outputs:
@@ -128,7 +126,8 @@ class LocalOutputs:
     def commit(self, name: str, scratch: Path, record: ItemRecord) -> None:
         target = self.folder(name)
         with output_errors(target):
-            # Do not sync ``scratch``: if a power loss removes the marker, the item is redone.
+            # Do not sync the folder ``scratch``. If a power loss removes the marker from it, the
+            # item is only redone.
             with open(scratch / MARKER, "wb", buffering=0) as file:
                 file.write(to_json(record).encode())
                 os.fsync(file.fileno())
@@ -147,7 +146,7 @@ class LocalOutputs:
     def _refuse_links(self, name: str) -> None:
         if (link := self._link_above(name)) is not None:
             raise OutputError(
-                f"{link}: is a link, but results stay in {self.place}; remove it: rm {link}"
+                f"{link}: is a link, but results must not leave {self.place}; remove it: rm {link}"
             )
 
     def _set_aside(self, name: str, target: Path) -> None:

@@ -73,7 +73,7 @@ class Pool(Protocol):
         """Give a task to a free worker. Call it only after ``has_room`` returned True."""
 
     def wait(self, seconds: float) -> list[Event]:
-        """Return events. Wait until there are any, a full pool has room, or the time is over."""
+        """Wait for an event, or for room if the pool is full, up to ``seconds``. Return events."""
 
     def states(self) -> list[WorkerState]: ...
 

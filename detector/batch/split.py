@@ -1,8 +1,8 @@
-"""Divide a long file into parts, so that several processes give the results of a single run.
+"""Divide a long file into parts. Several processes then give the same results as a single run.
 
-A decoder can start at a key frame at or before each part, and give the pictures of a single run.
-The part's first frame also begins a batch in the single run. If the packets do not prove this, or
-an option carries state from frame to frame, the file stays whole, and the plan gives the reason.
+A decoder starts at a key frame at or before a part. The part's first frame also begins a batch in a
+single run. The file stays whole if the packets do not prove that the pictures are the same, or if
+an option carries state from frame to frame. The plan then gives the reason.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ KEYS_BEFORE = 3  # key frames to store before each part's start; more would make
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a file, with the facts that a process needs to detect it.
+    """A part of a file, with the facts that a worker needs to process it.
 
     ``number`` counts from 0. ``first``: number of its first frame; ``frames``: number of frames.
     Times are ticks of the source's time base; ``end_pts``: time of the first frame after the part,
@@ -62,8 +62,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """The parts of a file; none if it stays whole. ``is_short``: whether it is too short to
-    split."""
+    """The parts of a file; none if the file stays whole. ``is_short``: it is too short to split."""
 
     parts: tuple[Part, ...]
     why_whole: str = ""
@@ -105,8 +104,7 @@ def _too_short(least_s: float) -> SplitPlan:
 
 
 def why_whole(spec: str, config: Config) -> str:
-    """Return why these options, or this kind of source, prevent a split; "" if nothing does. Opens
-    no file."""
+    """Return why these options or this kind of source prevent a split, or "". Opens no file."""
     from detector.core.sources.video import VideoSource
 
     if config.value("repeat", False) or sources.find_claiming(spec) is not VideoSource:
@@ -137,7 +135,7 @@ def _why_not_joined(sink: type[Sink], config: Config) -> str:
     from detector.core.sinks.video.joined import SUFFIXES
 
     if sink.pictures == "none":
-        return ""  # the join writes it from the detections of all parts
+        return ""  # the join writes this output from the detections of all parts
     if sink.name != "video":
         return f"--save {sink.name} writes pictures into one folder, which needs a single run"
     if config.output.only_detections:
@@ -225,7 +223,8 @@ def _find_joints(survey: Survey, wanted: _FrameRange, batch: int) -> list[int]:
     usable = [key for key in survey.keys if key.promise is not Promise.NONE]
     joints = set()
     for at, key in enumerate(usable):
-        # For an open GOP, decoding starts one GOP earlier. No part starts at the first key frame.
+        # Skip key frames from which a part would be decoded from the beginning of the file. For an
+        # open GOP, decoding starts one GOP earlier.
         if at < (2 if key.promise is Promise.OPEN else 1):
             continue
         place = -(-(survey.number(key.pts) - wanted.first) // wanted.stride)
@@ -243,7 +242,7 @@ def _choose(joints: Sequence[int], count: int, most: int, least: int) -> list[in
         fitting = [place for place in joints if before + least <= place <= count - least]
         if not fitting:
             break
-        # Divide the rest equally: one long GOP must not make the parts after it short.
+        # Divide the remaining frames equally, so that no long GOP makes the parts after it short.
         target = before + (count - before) / (most - number + 1)
         chosen.append(min(fitting, key=lambda place: abs(place - target)))
     return chosen

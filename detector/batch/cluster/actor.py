@@ -50,8 +50,8 @@ class Worker:
         self._next: Task | None = None
 
     def hello(self, text: str) -> str:
-        """Return a ``Welcome`` as text: this node, and which of the job's files it can use. If
-        ``text`` is from another version and cannot be parsed, describe only the node."""
+        """Return a ``Welcome`` as text. It names this node and what the node lacks for the job. If
+        ``text`` is from another version and cannot be parsed, it names only the node."""
         about: dict[str, Any] = {
             "version": __version__,
             "host": socket.gethostname(),
@@ -100,7 +100,7 @@ class Worker:
         return News(state=state.state, frames=state.frames, starts=report.starts, events=events)
 
     def _hand_over(self) -> None:
-        """Submit the next item if the process is free. If it died, the pool first replaces it."""
+        """Submit the next item if the process is free. The pool first replaces a dead process."""
         if self._next is not None and self._pool.has_room():
             task, self._next = self._next, None
             self._pool.submit(task)
@@ -115,7 +115,7 @@ def make_folder(place: str) -> tuple[str, int]:
     """Remove the folders of killed workers. Return a new folder and its lock. The kernel releases
     the lock when the process ends."""
     for path in Path(place).glob(f"{PREFIX}*"):
-        with suppress(OSError):  # it belongs to another user, or is in use
+        with suppress(OSError):  # another worker has removed it, or has not locked it yet
             if path.lstat().st_uid == os.getuid() and (old := take_lock(str(path / LOCK))):
                 shutil.rmtree(path, ignore_errors=True)
                 os.close(old)
@@ -138,7 +138,8 @@ def _sees(hello: Hello) -> bool:
 
 
 def _barred(hello: Hello) -> Iterator[tuple[str, str]]:
-    """Yield (address, reason). A node without credentials fails fast, so it gets most items."""
+    """Yield (address, reason) for each address that this node cannot open. Items would fail here at
+    once, so without this check the node would get most of them."""
     for address in hello.addresses:
         try:
             look_at(address)

@@ -47,7 +47,7 @@ MOST_PATHS = 100  # each node checks at most this many paths
 LAST_WORDS = 300  # characters of Ray's output that a message quotes
 LONGEST_FOLDER = 30  # Ray adds 60 characters for its sockets, and a socket's path has at most 107
 
-# Variables for the process that talks to Ray, and its children. Without them Ray sends usage
+# Variables of the process that talks to Ray, and of its children. Without them Ray sends usage
 # statistics, and uploads the project folder of a program started by `uv run`.
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -213,7 +213,7 @@ class ClusterPool:
         self._child = Child(
             lambda pipe: self.command(self.folder, pipe),
             self.folder / "ray.txt",
-            cwd=self._rays,  # Ray's workers import from this folder first
+            cwd=self._rays,  # our own: Ray's workers import from it first
             env=_environment(address),
         )
 
@@ -267,8 +267,8 @@ class ClusterPool:
 
 
 def last_words(said: str) -> str:
-    """Return the last line of Ray's log: Ray may print a long stack of addresses after it. Without
-    such a line, return the end of the output."""
+    """Return the last line that has the format of Ray's log, since a long stack of addresses may
+    follow it. If no line has this format, return the end of the output."""
     logged = [line for line in said.splitlines() if LOG_LINE.match(line)]
     if logged:
         return LOG_LINE.sub("", logged[-1])[:LAST_WORDS]
@@ -276,7 +276,8 @@ def last_words(said: str) -> str:
 
 
 def _environment(address: str | None) -> dict[str, str]:
-    """If we start Ray, give it our package's path, and a token: other users can reach its ports."""
+    """Return Ray's environment. If we start Ray, it has our package's path, and a token, since
+    other users can reach Ray's ports."""
     given = {name: text for name, text in os.environ.items() if name != "RAY_ADDRESS"}
     if address is not None:
         return {**given, **QUIET, **PATIENT}

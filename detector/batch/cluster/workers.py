@@ -352,7 +352,7 @@ class Workers(Places[_Place]):
         return float(self.need.cpus)
 
     def cores(self) -> float:
-        """Return the mean number of cores since the first worker got a node."""
+        """Return the mean number of cores that workers have held since the first got a node."""
         now = self.clock()
         passed = 0.0 if self._began is None else now - self._began
         if passed < BALANCE_S:

@@ -23,9 +23,9 @@ class SplitMs:
 
 @dataclass(frozen=True, slots=True)
 class StageRow:
-    """A stage in the ledger, in milliseconds per frame. ``share``: busy time / time of its threads.
-    ``on_cpu_ms``, ``ready_ms`` and ``blocked_ms`` add up to ``busy_ms``; they are None if unknown.
-    ``cpu_ms``: CPU time, including that of libraries' threads."""
+    """A stage in the ledger, in milliseconds per frame. ``share``: share (0 to 1) of its threads'
+    time in which it was busy. ``on_cpu_ms``, ``ready_ms`` and ``blocked_ms`` add up to ``busy_ms``;
+    they are None if unknown. ``cpu_ms``: CPU time, including that of libraries' threads."""
 
     stage: str
     thread: str
@@ -69,7 +69,7 @@ class ThreadRow:
 
     @property
     def preempted_ms(self) -> float:
-        """Time between stages and waits in which the thread waited for a core; 0 if unknown."""
+        """Time that the thread waited for a core between stages and waits; 0 if unknown."""
         return 0.0 if self.other is None else self.other.ready_ms
 
     @property
@@ -96,7 +96,7 @@ class ThreadRow:
 
 
 def stage_cpu_s(summary: Summary, name: str) -> float:
-    """Return a stage's CPU seconds, with libraries' threads. With --sync, all threads count."""
+    """Return CPU seconds of a stage and its library threads; with --sync, of the whole process."""
     stage = summary.stages[name]
     inside = summary.cpu.stages_include_libraries
     return stage.cpu_s + (0.0 if inside else stage.library_cpu_s or 0.0)

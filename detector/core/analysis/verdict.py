@@ -7,11 +7,11 @@ if that is longer.
 
 The gain assumes that nothing else changes. Without a stage, a run takes as long as its slowest
 remaining group or CPU work, plus opening and closing files. The time saved is at most the time that
-the stage ran. We report the gain only if it is reliable: the machine has free cores and little
-other work, and the gain is below ``MAX_GAIN`` and within ``MAX_ERROR`` of an estimate from the
-times that stages need. With two cores 90% busy, we estimated a gain of 9%, but measured 66%.
+the stage ran. We report the gain only if it is reliable. The machine must have free cores and
+little other work. The gain must be below ``MAX_GAIN``, and within ``MAX_ERROR`` of an estimate from
+the times that stages need. With two cores 90% busy, we estimated a gain of 9%, but measured 66%.
 
-The verdict names the stage with the largest gain and shows its share of time from the ledger.
+The verdict names the stage with the largest gain, and the share of its threads' time that it took.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def frame_times(
 
 def _stage_cpu_s(stage: StageFigures, sync: bool) -> float:
     """Return CPU seconds of the stage's thread and of libraries' threads working for it. In the
-    plain loop (``sync``), ``cpu_s`` covers all threads, including codecs of other stages."""
+    plain loop (``sync``), ``cpu_s`` covers other stages' codecs too, so prefer the split."""
     if not sync:
         return stage.cpu_s + (stage.library_cpu_s or 0.0)
     if stage.split is None or stage.library_cpu_s is None:
@@ -226,9 +226,9 @@ def _ran_s(name: str, stage: StageFigures, infer_s: float) -> float:
 def need_s(name: str, stage: StageFigures, libraries: LibraryThreads | None) -> float:
     """Return the seconds that a stage's calls needed, excluding waits for a core; ``busy_s`` if
     unknown. The waits of the stage's own thread are measured. While this thread sleeps, libraries'
-    threads work for it, and may wait for a core too. We look at the busiest of these threads. It
-    worked or waited for a core in a part of the sleep. We exclude its waits. If that part is above
-    MOSTLY_LIBRARIES of the sleep, we assume the same ratio of work to waits in the whole sleep."""
+    threads work for it, and may wait for a core too. We look at the busiest of these threads, and
+    exclude its waits. If its work and waits fill more than MOSTLY_LIBRARIES of the sleep, we assume
+    the same ratio of work to waits in the whole sleep."""
     split = stage.split
     if split is None or not stage.calls:
         return stage.busy_s

@@ -55,8 +55,8 @@ FOR_PROCESS = KEYWORDS.union(
 
 _open: weakref.WeakSet[Detector] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_open.clear)  # open Detectors belong to the parent
-# At exit, finalizers release decoders. They must run after ``_close_open``. ``atexit`` runs in
-# reverse order, and the first finalizer registers all finalizers there. So create one here.
+# At exit, finalizers release decoders. They must run after ``_close_open``. ``atexit`` calls first
+# what was registered last. The first finalizer registers the call of them all, so create it now.
 weakref.finalize(_open, bool)
 _exiting = threading.Event()
 
@@ -262,7 +262,7 @@ class Detector(AnswersAttributes):
         """Yield every frame of a video, a picture, a folder or a glob, with its objects, in order.
 
         A folder's pictures come first, then each of its videos. A UserWarning lists omitted
-        files: those with another suffix or in a subfolder. Several sources are read in turn;
+        files: those in a subfolder, or with an unknown suffix. Several sources are read in turn;
         ``frame.source`` describes the frame's source, with its size and frame rate. Reading and
         inference run in other threads while the caller works. The caller may keep the frames.
         ``blur=[...]`` pixelates the objects of these classes in the frames. A source may also be a
@@ -397,8 +397,8 @@ class Detector(AnswersAttributes):
         return loop.timeline(None, max_rows=0) if profiled else OffTimeline()
 
     def close(self) -> None:
-        """Release the engine once no thread uses it. May be called twice. Afterwards, calls and
-        streams raise UsageError, even those still running."""
+        """Wait until no thread uses the engine, then release it. Calls and streams then raise
+        UsageError, even those that had begun. May be called twice."""
         self.__exit__(None, None, None)
 
     def _close_at_exit(self) -> None:
@@ -427,7 +427,7 @@ class Detector(AnswersAttributes):
 
 def _resolve_shaped(resolve: Callable[[Config], RunPlan], config: Config) -> RunPlan:
     """Resolve a plan. If ``size`` is the longest side, each picture and video gets an input of its
-    shape, unless the options or model fix the shape, or the engine would build a file for each."""
+    shape, unless the options or model fix the shape, or the engine would build a file per shape."""
     if (config.runtime.size or "").isdecimal():
         with suppress(UsageError):  # --rect is refused
             plan = resolve(config.with_options({"rect": True}))
@@ -476,7 +476,7 @@ def _as_spec(source: object) -> str:
 
 
 def _gather(specs: list[str]) -> list[str]:
-    """List sources like the command line, a folder's pictures first. Warn about omitted files."""
+    """List sources in the command's order: a folder's pictures first. Warn about omitted files."""
     from detector.core import sources
     from detector.core.errors.writing import is_output
 
@@ -494,7 +494,7 @@ def _refuse_closed(closed: threading.Event) -> None:
 
 
 class _QueuedRequest:
-    """``lock`` is held in inference. It is reentrant, since a signal handler may close us there."""
+    """``lock`` is held in inference. It is reentrant: a signal handler may close the Detector."""
 
     def __init__(
         self, request: BatchRequest, turns: threading.BoundedSemaphore, closed: threading.Event

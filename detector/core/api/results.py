@@ -144,7 +144,7 @@ class Detections(AnswersAttributes, types.Detections):
         """Return a copy of ``image``, u8 BGR [h, w, 3], with boxes and labels as in the command.
 
         ``image``: the default is the picture in which the objects were found. ``font``: a TTF, OTF
-        or TTC file for the labels. Raises UsageError for other files, or if the picture is gone.
+        or TTC file for the labels. Raises UsageError for any other file, or if the picture is gone.
         """
         from detector.core.run.drawing import open_font
         from detector.core.stages.annotate import Style, annotate

@@ -41,7 +41,8 @@ def print_json(document: Any) -> None:
 
 
 def terminal(piped_width: int) -> SafeConsole:
-    """Return a console for tables on standard output; a pipe is COLUMNS or ``piped_width`` wide."""
+    """Return a console for tables on standard output. In a pipe, tables are as wide as COLUMNS
+    says, or ``piped_width`` characters if it is not set."""
     from detector.core.terminal.console import SafeConsole
 
     rich_decides = os.environ.get("COLUMNS", "").isdecimal() or sys.stdout.isatty()

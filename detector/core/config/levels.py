@@ -41,7 +41,7 @@ def resolve_config(
     config_file: str | None, flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
 ) -> Config:
     """Return a command's configuration. Raises UsageError with the wrong key's path. ``flags``:
-    option -> value, None if not given. ``defaults``: of the command; --config overrides these."""
+    option -> value, None if not given. ``defaults``: the command's, which --config overrides."""
     return merge_levels(*collect_levels(config_file, flags, defaults))
 
 
@@ -72,7 +72,7 @@ def list_origins(levels: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, s
 
 
 def _read_own_file(config_file: str | Path) -> tuple[str, dict[str, Any]]:
-    """Read YAML or a session.json. Paths may be relative to its folder; ``names`` may be a list."""
+    """Read YAML or session.json. Paths may be relative to that file; ``names`` may be a list."""
     from detector.core.config.own_file import adapt
 
     keep("the configuration", config_file)

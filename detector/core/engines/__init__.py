@@ -1,7 +1,7 @@
 """Interchangeable engines. Each file ``NAME.py`` or folder ``NAME/`` here is one engine.
 
-There, one subclass of ``base.Engine`` has the ``name`` NAME. It must import its library and most
-of its code late, in ``Engine.start``. Shared code is in ``base`` and in modules named ``_*``.
+It defines one subclass of ``base.Engine``, whose ``name`` is NAME, and must import its library and
+most of its code late, in ``Engine.start``. Shared code is in ``base`` and in modules named ``_*``.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def describe_absence(engine: type[Engine]) -> str | None:
 
 
 def why_absent(name: str) -> str | None:
-    """Return why an engine cannot be used here, or None. Imports no library. If hardware and
+    """Return why an engine cannot be used here, or None. Imports no library. If both hardware and
     library are missing, report the hardware. In this case ``why_unusable`` (for ``auto``) reports
     the library: it starts no driver for an engine whose library is not installed."""
     engine = find(name)
@@ -215,7 +215,7 @@ def time_layers(
     budget_s: float = math.inf,
 ) -> LayerTimes:
     """Return the median ms of every layer, and of a pass without the profiler. Stops after ``runs``
-    runs or ``budget_s``. ``slots``: batches u8 RGB [B, H, W, 3]. Raises EngineError."""
+    passes or ``budget_s`` seconds. ``slots``: batches u8 RGB [B, H, W, 3]. Raises EngineError."""
     from detector.core.engines._layer_times import measure_layers
 
     load_library(name)

@@ -152,15 +152,13 @@ class Engine:
     gain: ClassVar[str] = ""
     """The measured gain for runs on a CPU (docs/performance.md); "" if there is none."""
     auto: ClassVar[tuple[int, str]] = (0, "")
-    """(rank in ``--engine auto``, reason for the user). The highest rank is chosen; rank 0 is never
-    chosen."""
+    """(rank in ``--engine auto``, reason for the user). The highest rank above 0 is chosen."""
     auto_in: ClassVar[Mapping[str, tuple[int, str]]] = NONE
     """Precision other than fp32 -> (rank, reason) that replaces ``auto``."""
     precisions: ClassVar[Mapping[str, str]]
     """Precision -> the kind of graph that the engine needs. fp32: as the front end made it; fp16
     and bf16: converted; int8-u8 and int8-s8: with Q/DQ nodes, for activations in asymmetric u8 or
-    symmetric s8.
-    """
+    symmetric s8."""
     precisions_on_cpu: ClassVar[Mapping[str, str]] = NONE
     """Precision -> the kind of graph on a CPU, if it differs from ``precisions``."""
     devices: ClassVar[Sequence[str]] = ("cpu",)

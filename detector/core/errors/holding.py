@@ -85,7 +85,7 @@ class HeldFile:
 
 
 class _Holders:
-    """Files of one path's ``hold`` blocks. The last closes all: other blocks may need them."""
+    """Files that the ``hold`` blocks of a path share. The last block to end closes them all."""
 
     def __init__(self) -> None:
         self.files: list[HeldFile] = []

@@ -49,8 +49,8 @@ def adds_int8_in_16_bits() -> bool:
 
 @cache
 def machine_bytes(proc: Path = PROC, root: Path = CGROUPS) -> int:
-    """Return the memory of the computer, or of the container if that is less. This includes memory
-    in use, so whether we refuse a run does not depend on other programs."""
+    """Return the memory of the computer, or of the container if that is less. Memory in use
+    counts too, so that other programs do not decide whether we refuse a run."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = container_limit(proc, root)
     return min(memory, limit) if limit else memory

@@ -68,7 +68,7 @@ def read_bytes(
         ) from exc
     except (OSError, ValueError) as exc:  # ValueError: the name contains a NUL byte
         reason = getattr(exc, "strerror", None) or str(exc)
-        if isinstance(exc, PermissionError):  # the file may be right, so it must not be replaced
+        if isinstance(exc, PermissionError):  # the path may be right, so do not ask for another
             cure = "give this user read access to it"
         raise error(f"{path}: cannot be read: {reason}; {cure}") from exc
     if data is None:

@@ -201,7 +201,7 @@ def _refuse_special(target: Path) -> None:
 
 
 def _hidden_name(target: Path, prefix: str) -> Path:
-    """Return a name with the suffix of ``target``: numpy appends .npz to a name without .npz."""
+    """Return a name with the suffix of ``target``, since numpy adds .npz to a name without it."""
     return target.with_name(f"{prefix}{secrets.token_hex(8)}{target.suffix}")
 
 

@@ -132,7 +132,7 @@ class _LoopThreads:
             self._done.put(track, number, batch)
 
     def _detect(self, track: AnyTrack, batch: Batch) -> None:
-        """Run head and nms. Store an error: ``results`` raises it after the earlier batches."""
+        """Run head and nms. If one fails, ``results`` raises the error after earlier batches."""
         try:
             candidates = decode(track, self._parts, batch)
             self._requests.put(batch.request)
@@ -151,8 +151,8 @@ class _LoopThreads:
                 yield pair
 
     def draw(self, track: AnyTrack) -> Pairs:
-        """Annotate up to ``drawers`` frames at once and yield them in order. A drawn frame is
-        yielded without waiting until later frames are inferred, and even if a later frame fails."""
+        """Annotate up to ``drawers`` frames at once, and yield them in order. Drawn frames do not
+        wait for the inference of later frames. They are yielded even if a later frame fails."""
         annotate, drawers = self._parts.annotate, self._drawers
         if annotate is None or drawers is None:
             yield from draw(track, self._parts, self.results(track))

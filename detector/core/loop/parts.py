@@ -117,14 +117,14 @@ class Parts:
     preprocess: Callable[[AnyPicture, Image], Fit]
     head: Callable[[Outputs], Any]  # outputs of one picture, each [1, ...] -> Candidates
     nms: Callable[[Any], Any]  # candidates -> Detections in network pixels (see ``Fit.to_source``)
-    # Stages between nms and annotate by name, in the order of their calls.
+    # Stages between nms and annotate: name -> stage, in the order of their calls.
     between: Mapping[str, FrameStage] = field(default_factory=dict)
     # Draws into the frame's picture. None if no sink needs it.
     annotate: Callable[[Frame, Detections], None] | None = None
     # Number of threads that draw ahead of the writer; 0 if drawing depends on earlier frames.
     drawers: int = 0
     sinks: Sequence[FrameSink] = ()
-    # Limit of filled batches that wait for a worker, and of results that wait for their turn.
+    # Limit on filled batches that wait for a worker. ``results_ahead`` limits finished batches.
     queue_batches: int = 2
     # Limit on the bytes of all pictures in flight. A batch and one more picture are always allowed.
     image_bytes: int = IMAGE_BYTES

@@ -91,7 +91,7 @@ def refuse_beyond_one_message(network: Network, doing: str, cure: str) -> None:
 
 
 def _weight_bytes(model: onnx.ModelProto) -> int:
-    """Return the weights' size in bytes. For small networks, overestimate: 8 bytes per value."""
+    """Return the weights' size in bytes, or for small networks a limit: 8 bytes per value."""
     limit = sum(8 * math.prod(tensor.dims) for tensor in model.graph.initializer)
     if limit <= LARGEST_MESSAGE:
         return int(limit)
@@ -99,7 +99,7 @@ def _weight_bytes(model: onnx.ModelProto) -> int:
 
 
 def _separate_weights(network: Network, place: Path) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Write large weights to a file. Return the graph that reads it, and its manifest entry."""
+    """Write large weights to a file. Return a graph without them, and the file's manifest entry."""
     from onnx import TensorProto, helper
 
     model, graph = network.graph, network.graph.graph
@@ -264,7 +264,7 @@ def _why_rebuilt(folder: Path, stem: str, target: Path, key: Mapping[str, Any]) 
 
 
 def _export(target: Path, data: bytes, manifest: dict[str, Any]) -> Artefact:
-    if _is_whole(target, manifest):  # checked first, since the folder may be read-only
+    if _is_whole(target, manifest):  # check before locking, which fails in a read-only folder
         return Artefact(str(target), False, ())
     make_private_folder(target.parent)
     with _locked(target.parent):

@@ -50,7 +50,7 @@ class Artefact(NamedTuple):
 
 
 def default_folder() -> Path:
-    """Return ``engines/`` of our checkout if we may write to it; otherwise, of the user's cache."""
+    """Return ``engines/`` of our checkout if it is writable, otherwise that of the user's cache."""
     folder = Path(__file__).parents[4] / "engines"
     marks = folder.parent / "setup.py", folder / "README.md"
     is_checkout = all(mark.is_file() for mark in marks)
@@ -118,7 +118,7 @@ def read_kept(folder: Path, name: str) -> dict[str, Any] | None:
 
 
 def why_not_kept(folder: Path, name: str) -> str | None:
-    """Return a line on why ``read_kept`` ignores an existing file, or None if it ignores none."""
+    """Return the reason if ``read_kept`` ignores an existing file, for the user; otherwise None."""
     path = folder / name
     reason = _read_document(path)[1] if os.path.lexists(path) else None
     return None if reason is None else f"{path}: {reason}, not used"

@@ -187,7 +187,7 @@ def _cast(node: OnnxNode) -> Made:
 
 
 def _make_step(make: Callable[[float, int, torch.dtype], nn.Module]) -> Callable[[OnnxNode], Made]:
-    """Return a converter for Q or DQ nodes of computed tensors. graph.py folds constant ones."""
+    """Return a converter for Q or DQ nodes of computed tensors. graph.py folds the others."""
 
     def made(node: OnnxNode) -> Made:
         scale, zero = node.constant(1), node.constant(2)

@@ -73,7 +73,7 @@ def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _free_reshapes(graph: onnx.GraphProto, batch: int, shapes: Mapping[str, Shape]) -> None:
-    """If a Reshape keeps the batch, write 0 as its size. A 0 takes the size from the input."""
+    """Where a Reshape keeps the batch, write 0 as the batch size, which means: as in the input."""
     from onnx import numpy_helper
 
     constants = {tensor.name: tensor for tensor in graph.initializer}
@@ -88,7 +88,7 @@ def _free_reshapes(graph: onnx.GraphProto, batch: int, shapes: Mapping[str, Shap
             values = np.array([0, *shape[1:]], np.int64)
             graph.initializer.append(numpy_helper.from_array(values, name))
             node.input[1] = name
-            del node.attribute[:]  # with allowzero, 0 would be a size
+            del node.attribute[:]  # with allowzero, 0 would mean an empty batch
 
 
 def _has_open_batch(info: onnx.ValueInfoProto) -> bool:
@@ -297,8 +297,7 @@ def _configure(trt: Any, config: Any, settings: TrtSettings, precision: str) -> 
 
 
 def _profiles(trt: Any, builder: Any, definition: Any, settings: TrtSettings) -> list[Any]:
-    """Return optimisation profiles for the smallest batch and the whole range; [] without a
-    range."""
+    """Return profiles for the smallest batch and the whole range of batches; [] without a range."""
     low, best, high = settings.batches
     if low == high:
         return []

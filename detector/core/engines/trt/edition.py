@@ -188,7 +188,7 @@ class Rtx(Edition):
 
     @staticmethod
     def _targets(gpu: Gpu | None, settings: TrtSettings) -> tuple[str, ...]:
-        """() means capability 8.0 and newer. The default for an older GPU is its own capability."""
+        """Return the capabilities; () means 8.0 and newer. An older GPU's default is its own."""
         if settings.targets or gpu is None or gpu.capability >= AMPERE:
             return settings.targets
         return (capability(gpu),)
