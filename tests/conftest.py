@@ -41,7 +41,6 @@ os.environ["DETECT_VIDEO_SELF_TIMING"] = "0"
 # None in sys.modules, the converter's import of the telemetry module fails.
 sys.modules["openvino_telemetry"] = None
 
-
 PARTS = 5  # processes of scripts/test
 # Tests that start one of these programs are skipped if it is not installed.
 PROGRAMS = ("ffmpeg", "ffprobe", "gcc", "git", "openssl", "node", "systemd-analyze", "zsh", "fish")
@@ -220,7 +219,7 @@ def pytest_runtest_setup() -> None:
     priority. Two such processes would block a machine with two cores."""
     if hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) != ORDINARY:
         for thread in os.listdir("/proc/self/task"):
-            with suppress(OSError):  # the process has just ended
+            with suppress(OSError):  # the thread has just ended
                 os.sched_setscheduler(int(thread), ORDINARY, os.sched_param(0))
 
 

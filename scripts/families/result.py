@@ -65,10 +65,9 @@ def rows_of(boxes: Any, scores: Any, class_ids: Any) -> list[Row]:
 
 
 def threshold_in_gap(scores: Iterable[float], few: int = 10, many: int = 60) -> float:
-    """Return the middle of the widest gap between the ``few``-th and the ``many``-th best score.
-
-    If the threshold were close to a score, the comparison would depend on that score's last digit.
-    """
+    """Return a threshold that more than ``few`` and at most ``many`` scores exceed: the middle of the
+    widest gap between neighbouring scores. If the threshold were close to a score, the comparison
+    would depend on that score's last digit."""
     best = np.sort(np.asarray(list(scores), float))[::-1][few : many + 1]
     if len(best) < 2:
         raise ValueError(f"only {len(best) + few} scores: no threshold keeps {few} of them")
@@ -77,14 +76,14 @@ def threshold_in_gap(scores: Iterable[float], few: int = 10, many: int = 60) -> 
 
 
 def threshold_of_all(rows: dict[str, list[Row]], few: int = 8, many: int = 30) -> float:
-    """Call ``threshold_in_gap`` such that ``few`` to ``many`` rows per picture remain on average."""
+    """Return a threshold in a gap that keeps ``few`` to ``many`` rows per picture on average."""
     scores = [detection["score"] for detections in rows.values() for detection in detections]
     return threshold_in_gap(scores, few * len(rows), many * len(rows))
 
 
 def threshold_of_each(rows: dict[str, list[Row]], few: int = 6, more: int = 20) -> float:
-    """Return a threshold in a gap between scores. It keeps at least ``few`` rows of each picture,
-    and on average at most ``more`` further rows per picture."""
+    """Return a threshold in a gap between scores that keeps at least ``few`` rows of each picture. It
+    keeps on average at most ``more`` rows per picture that the highest such threshold drops."""
     scores_by_picture = [
         np.sort([detection["score"] for detection in detections])[::-1]
         for detections in rows.values()

@@ -176,7 +176,7 @@ def _one_wait(wait: Callable[[], object]) -> tuple[bool | None, float, float]:
 
 
 def wait_for_copies(provider: Any) -> tuple[bool | None, float, float]:
-    """Queue copies that take twice ``WAIT_S`` on a stream, and wait for them."""
+    """On a stream, queue copies that take twice ``WAIT_S`` in all. Wait until they are done."""
     import numpy as np
 
     with provider.active():
@@ -201,7 +201,7 @@ def wait_for_copies(provider: Any) -> tuple[bool | None, float, float]:
 # ---- Is all memory freed?
 
 TURNS, SETTLED = 50, 5  # an engine is opened and closed 50 times; the first 5 fill caches
-MOST_MB = 8  # GPU memory that the last 45 turns may add in all: less than the weights of a network
+MOST_MB = 8  # GPU memory that the last 45 turns may add in all; one network's weights take more
 
 
 @dataclass(frozen=True)

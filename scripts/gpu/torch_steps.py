@@ -123,7 +123,7 @@ def compiled_graphs() -> int:
 def trace() -> Iterator[Row]:
     """Trace the loop with torch's profiler: no call may wait for the whole device."""
     if (why := here.torch_lacks()) is not None:
-        yield row("trace", f"{why}; this step needs its profiler", None)
+        yield row("trace", f"{why}; this step needs torch's profiler", None)
         return
     from torch.profiler import ProfilerActivity, profile, record_function
 

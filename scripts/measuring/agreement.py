@@ -28,8 +28,8 @@ from detector.core.types import Detections
 from measuring.rounded import rounded
 
 PRECISIONS = (*HALVES, "int8")
-BELOW = 0.2  # lowest score of a partner below the threshold, as a share of the threshold
-IOU = 0.5  # lowest IoU of such a partner
+BELOW = 0.2  # a box below the threshold can be a partner, down to this share of the threshold
+IOU = 0.5  # lowest IoU of a detection with such a box
 
 
 @dataclass(frozen=True, slots=True)

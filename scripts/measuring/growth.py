@@ -2,7 +2,7 @@
 classes, and the length of the run.
 
 Each curve of medians is printed next to the expected curve through its first and last points:
-cost = a + b x**e, where e = 1 is proportional and e = 0 is constant. An exponent is the slope of
+cost = a + b x**e, where e = 1 is linear and e = 0 is constant. An exponent is the slope of
 a line through the logarithms. It is measured on the whole curve, and on the upper half, where a
 constant part of the cost lowers the exponent less.
 """
@@ -54,7 +54,7 @@ def slope(points: Mapping[float, float]) -> float:
 
 
 class Curve(NamedTuple):
-    """A curve. ``expected``: largest allowed exponent. ``x_of``: number in the table -> x."""
+    """A curve. ``expected``: exponent, without SLACK. ``x_of``: first column -> x."""
 
     title: str
     what: str
@@ -67,7 +67,7 @@ HEAD = ("cost, CPU ms per frame", "expected", "exponent from the row above")
 
 
 def curve_table(curve: Curve, measured: Mapping[int, Sequence[Row]]) -> str:
-    """Return a table of each cost with the expected cost."""
+    """Return a table of measured and expected costs, followed by the conclusion."""
     costs = {
         curve.x_of(number): [row["cpu_ms"] for row in rows] for number, rows in measured.items()
     }
@@ -87,7 +87,7 @@ def curve_table(curve: Curve, measured: Mapping[int, Sequence[Row]]) -> str:
 
 
 def expected(exponent: float, medians: Mapping[float, float]) -> dict[float, float]:
-    """Return a + b x**e through the first and the last point; with e = 0 the median of all."""
+    """Return x -> a + b x**e through the first and the last point; if e = 0, x -> the median."""
     if not exponent:
         return dict.fromkeys(medians, statistics.median(medians.values()))
     first, *_, last = medians
@@ -125,7 +125,7 @@ PARTS = ("size", "batch", "candidates", "classes", "frames")
 def growth(only: tuple[str, ...], frames: int, longest: int, rounds: int, quick: bool) -> None:
     """Measure how a frame's cost depends on size, batch, candidates, classes and length of the run.
 
-    For size and batch, the whole command runs; for candidates and classes, only NMS and the head.
+    For size and batch, the whole command runs; for candidates only NMS; for classes only the head.
     Long runs use the null engine on a clip of 160x90; their memory is measured, too.
     """
     say_machine(quick)
@@ -192,7 +192,7 @@ def by_batch(frames: int, rounds: int, quick: bool) -> None:
 
 
 def by_length(longest: int, rounds: int) -> None:
-    """Run on one long clip; each run reads only its number of frames."""
+    """Run on one long clip. A run of N frames reads only the clip's first N frames."""
     source = looped_copy(TINY, longest)
     resident_by_length: dict[int, list[float]] = {}
 
@@ -239,7 +239,7 @@ def flatness(frames: int, samples: Sequence[float]) -> str:
 
 
 def cpu_ms(call: Callable[[], object], at_least_s: float = 0.1) -> float:
-    """Return CPU milliseconds per call in this thread; these stages use no other threads."""
+    """Return this thread's CPU milliseconds per call. The measured calls use no other threads."""
     call()
     calls, start = 0, time.thread_time()
     while (passed_s := time.thread_time() - start) < at_least_s:

@@ -1,8 +1,8 @@
 """The cost of the instruments per frame: for each step, its cost times the number of its runs.
 
-We do not subtract runs without instruments from runs with them, because the result would be noise:
-passing a lock to another thread takes longer if that thread sleeps. Counts do not depend on the
-machine's load. Costs hardly do, because each is the minimum of many tries over some seconds.
+We do not compare whole runs with and without instruments, because the difference would be noise:
+to pass a lock to another thread takes longer if that thread happens to sleep. Counts do not depend
+on the load of the machine. Costs hardly do: each is the minimum of many tries over some seconds.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _checkout_on_path() -> Iterator[Any]:
 
 
 def _count_steps(sleeping: Container[str]) -> dict[str, float]:
-    """Return steps per frame of the threaded loop. Stages in ``sleeping`` sleep; others compute."""
+    """Return step -> runs per frame in the threaded loop. Stages not in ``sleeping`` compute."""
     with _checkout_on_path():
         from detector.core.loop.overlapped import frames_overlapped
         from detector.core.loop.parts import Progress

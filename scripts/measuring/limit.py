@@ -59,7 +59,7 @@ def alone_ms(summary: Mapping[str, Any]) -> dict[str, float]:
     document: Any = from_builtins(summary, Summary, "the summary")
     blame = _foreign_share(document.cpu.libraries)
     return {
-        # At least the CPU time, spread over all cores.
+        # A stage takes at least its CPU time, spread over all cores.
         name: max(stage.cpu_s / document.cpu.cores, stage.busy_s - blame * _ready_s(document, name))
         * (1e3 / document.frames.written)
         for name, stage in document.stages.items()
@@ -99,9 +99,7 @@ def _ready_s(document: Any, name: str) -> float:
 
 def serial_ms(alone: Mapping[str, float], concurrency: int) -> dict[str, float]:
     """Return stage -> milliseconds per frame of a loop that only this stage limits.
-
-    ``concurrency``: the number of the engine's requests, which infer at the same time.
-    """
+    ``concurrency``: the number of the engine's requests, which infer at the same time."""
     return {name: ms / (concurrency if name == INFER else 1) for name, ms in alone.items()}
 
 

@@ -176,7 +176,8 @@ def test_gain_without_inference_is_limited_by_other_work(times, gain):
 
 
 def test_two_requests_at_once_halve_the_inference_time():
-    """At least one request always runs. Each worker waits a third of the time for the writer."""
+    """Each of two workers infers for 6 of 9.2 ms, and then waits for the writer. For 9 of 9.2 ms,
+    at least one of them infers."""
     times = load(9.2, infer=12, infer_s=0.9, workers=2, write=9)
     assert times.stages["infer"] == pytest.approx(9e-3)  # the time that inference FPS are based on
     assert judge(times).bottleneck == "write"
@@ -191,11 +192,10 @@ def test_null_engine_has_no_gain():
 
 
 @pytest.mark.parametrize(
-    ("process_cpu_s", "others_s", "cores"),
-    [(1.6, 0, None), (1.61, 0, "1.6"), (2.2, 0.1, "2.0")],  # last case: coarse clocks show 2.3 s
+    ("process_cpu_s", "others_s", "cores"), [(1.6, 0, None), (1.61, 0, "1.6"), (2.2, 0.1, "2.0")]
 )
 def test_cores_count_as_full_if_more_than_four_fifths_are_busy(process_cpu_s, others_s, cores):
-    """The run takes one second on two cores."""
+    """The run takes 1 s on two cores. In the last case, coarse clocks show 2.3 s of CPU time."""
     times = load(10, cores=2, process_cpu_s=process_cpu_s, others_s=others_s, infer=10)
     keep = re.search(r"keep ([\d.]+) of 2 cores busy", judge(times).sentence)
     assert (keep and keep[1]) == cores
@@ -294,9 +294,9 @@ NEEDS = [
     # All in ms. 1. Times of the stage's thread: on a core, ready, blocked. 2. The library: CPU time
     # of all its threads; CPU time of the busiest thread, and its wait for a core. 3. The need.
     ((1, 3, 0), None, 1),
-    ((1, 3, 2), None, 3),  # a disk is equally slow when other threads use the cores
+    ((1, 3, 2), None, 3),  # blocked by a disk, which would not be faster on idle cores
     ((1, 0, 8), (8, 8, 0), 9),  # no thread waits for a core, so all time counts
-    ((1, 0, 8), (4, 2, 6), 3),  # while the stage is blocked, the library works for 2 of 8 ms
+    ((1, 0, 8), (4, 2, 6), 3),  # in 8 ms of sleep, the busiest thread works for 2 and waits for 6
     ((1, 0, 8), (4, 2, 2), 7),  # the library accounts for 4 of 8 ms, a disk for 4
     ((1, 0, 8), (4, 2, 3), 1 + 8 * 2 / 5),  # the library works for 2 of its 5 ms, so for 2/5 of 8
     ((1, 3, 0), (6, 5, 20), 4),  # an encoder works in the background without delaying calls
@@ -320,7 +320,7 @@ def test_need_of_a_stage_excludes_waits_for_a_core(own, theirs, needed, calls):
 
 
 def load_with_waits(others, **stretched):
-    """Return the load of a run in which the writer and its encoder use most CPU time. ``others``:
+    """Return the costs of a run in which the writer and its encoder use most CPU time. ``others``:
     cores used by other programs. ``stretched``: stage -> milliseconds that the stage's thread waits
     for a core; the busiest thread of the stage's library waits as long."""
     of_stages = {"read": 1, "infer": 2, "write": 2}

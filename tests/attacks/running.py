@@ -49,7 +49,7 @@ ENVIRONMENT = {
     # it does not notice an incomplete write.
     "PYTHONDONTWRITEBYTECODE": "1",
 }
-# Markers and locks that we leave in sessions, folders of pictures or labels, and engines/.
+# Markers and locks that detect-video leaves in sessions, in folders of outputs, and in engines/.
 OUR_MARKERS = {".lock"} | {
     f".detect-video-{what}" for what in ("session", "pictures", "yolo", "crops")
 }

@@ -1,9 +1,9 @@
 """The process that runs cases for ``running.Server``. It imports the program once, then forks.
 
 A fork takes milliseconds; starting Python and importing OpenCV, PyAV and onnx takes most of a
-second. The server never starts a thread, since a lock that another thread holds during a fork
-would stay locked in the child. So it imports no engine's library, and checks that it has only one
-thread before it serves.
+second. The server has only one thread, since a lock that another thread holds during a fork would
+stay locked in the child. So the server does not import the libraries of engines, which may start
+threads, and checks its number of threads before it serves.
 
 It reads requests and writes replies, each a line of JSON. Every process that a case leaves behind
 becomes a child of the server (PR_SET_CHILD_SUBREAPER), which can then report and kill it.
@@ -35,7 +35,7 @@ from tests.processes import children_of, command_line
 PDEATHSIG, CAPBSET_DROP, SUBREAPER = 1, 24, 36  # options of prctl
 PASS_BY_PERMISSIONS = (1, 2)  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
 MOST_PRINTED = 1 << 20  # bytes of a process's output to keep
-GRACE_S = 15.0  # how long a process of a case may take to exit
+GRACE_S = 15.0  # how long a process that a case leaves behind may take to exit
 LEFT_OUT = ("detector.core.engines.torch", "detector.core.engines.trt")
 NEEDED = (
     "cv2",

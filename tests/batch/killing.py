@@ -34,7 +34,7 @@ ENVIRONMENT = {"DETECT_VIDEO_SELF_TIMING": "0"}
 PATIENCE_S = 1800.0
 DELAY_S = (0.05, 1.5)  # shortest and longest delay before a kill
 MOST_RUNS = 40
-LAST_KILL = 0.7  # the last kill happens before this share of the items is done
+LAST_KILL = 0.7  # largest share of the items that a kill waits for, before its random delay
 NAMES = ("people.mp4", "traffic.mp4")
 
 # Kills a worker of the given job's process. Returns False if none has started yet.
@@ -52,7 +52,7 @@ def make_clips(
     names: Sequence[str] = NAMES,
     nasty: bool = True,
 ) -> list[Path]:
-    """Cut ``count`` clips of 8 to 24 frames out of the videos ``names``, into three folders. If
+    """Cut ``count`` clips of 8 to 24 frames from the videos in ``names``, into three folders. If
     ``nasty``, also copy the nasty videos narrower than 8192 pixels. Return all paths, sorted."""
     paths: list[Path] = []
     delays = random.Random(0)
@@ -102,7 +102,7 @@ def _encode(path: Path, pictures: list[av.VideoFrame]) -> None:
         stream.width, stream.height = pictures[0].width, pictures[0].height
         stream.pix_fmt, stream.options = "yuv420p", {"preset": "ultrafast", "threads": "1"}
         for number, picture in enumerate(pictures):
-            picture.pts, picture.time_base = number, Fraction(1, 25)  # clips share pictures
+            picture.pts, picture.time_base = number, Fraction(1, 25)  # not those of another clip
             container.mux(stream.encode(picture))
         container.mux(stream.encode(None))
 
@@ -112,7 +112,7 @@ def _encode(path: Path, pictures: list[av.VideoFrame]) -> None:
 
 @dataclass(slots=True)
 class Killed:
-    """Numbers of kills. ``workers``: processes of the pool; ``jobs``: the whole command."""
+    """Numbers of killed ``workers`` (processes of the pool) and ``jobs`` (commands); the result."""
 
     workers: int = 0
     jobs: int = 0
@@ -143,7 +143,7 @@ def run_with_kills(
     count, kill_worker = count or count_done, kill_worker or _kill_a_worker
     delays, killed = random.Random(seed), Killed()
     kinds = ["worker"] * worker_kills + ["job"] * job_kills
-    # Kill early: items that lost a worker are retried last, and would fail after a second loss.
+    # No late kills: items that lost a worker are retried last, and fail if they lose another.
     due = sorted((delays.randint(0, round(LAST_KILL * items)), kind) for kind in kinds)
     while killed.exit_code is None:
         killed.runs += 1

@@ -261,7 +261,7 @@ def test_joined_results_that_were_removed_are_made_again(job, tmp_path):
     assert (tmp_path / "out/files" / LONG / "done.json").exists()
 
 
-def test_full_disk_in_a_part_fails_the_item_with_its_exit_code(job, tmp_path):
+def test_full_disk_in_a_part_fails_the_item_with_exit_code_6(job, tmp_path):
     result, _ = job(lambda task, pool: refused(task, 6, "disk full") if is_part(task) else None)
     assert result.items.failed == 1
     assert result.failures[0].exit_code == 6

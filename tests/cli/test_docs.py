@@ -44,7 +44,6 @@ SHORTER = {
     "batch": ["--frames", 2, "--quiet"],
 }
 
-
 PICTURES = 8  # size of the data set
 
 PAGES_WITH_COMMANDS = ("README.md", "docs/usage.md", "docs/compare.md", "docs/reading.md")

@@ -26,8 +26,8 @@ from tests.sources.clips import pts_of, write_video
 from tests.waiting import wait_for
 
 CODES = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143}
-MOMENTS = 12  # signals per run in nightly tests; other tests and commands get fewer
-OUR_FILES = (".lock", ".ses", ".detect-video-session")  # never incomplete; onnxruntime writes .ses
+MOMENTS = 12  # runs with one signal each, in nightly tests; other tests and commands get fewer
+OUR_FILES = (".lock", ".ses", ".detect-video-session")  # may remain; .ses is onnxruntime's
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,7 @@ def half_files(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGINT, signal.SIGTERM])
 def test_signal_at_the_start_of_a_command(number: signal.Signals) -> None:
-    """SIGUSR1 (``systemctl reload``) is ignored until a live run reads cameras and handles it."""
+    """SIGUSR1 (``systemctl reload``) is ignored until a live run installs a handler for it."""
     code = (
         "import os, sys, types; from detector.__main__ import main; "
         "sys.modules['detector.core.cli'] = types.SimpleNamespace("
@@ -128,7 +128,7 @@ class ExtensionFileLoader:  # named like Python's own, whose frames ``signals`` 
 
 def initialise():
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(0.05)  # here the signal is handled
+    time.sleep(0.05)  # here Python calls the handler, which has to wait
     print("initialised")
 
 signals.leave_on_signals()

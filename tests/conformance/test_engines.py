@@ -176,7 +176,7 @@ def test_outputs_stay_valid_until_their_request_infers_again(case):
 
 @pytest.mark.parametrize("concurrency", [1, 2, 4])
 def test_requests_in_several_threads_do_not_mix(case, concurrency):
-    """Each thread has its own requests; a barrier makes them call infer together."""
+    """Each thread has its own requests; a barrier makes the threads call infer together."""
     # fp16 must not overflow: sums stay below 65504.
     size = {"height": 8, "width": 12} if case.precision == "fp16" else {"height": 64, "width": 96}
     options = case.options(requests=2 * concurrency, concurrency=concurrency, threads=1)

@@ -1,4 +1,4 @@
-"""OpenVINO IR, such as the folder that Ultralytics writes. Only the engine openvino runs IR."""
+"""OpenVINO IR, such as the folder that Ultralytics writes. Only the engine ``openvino`` runs IR."""
 
 from __future__ import annotations
 
@@ -326,7 +326,7 @@ def test_ir_opens_by_its_xml_path_and_gets_dynamic_sizes_from_metadata(tmp_path)
     assert np.allclose(scores, [np.divide(COLOUR, 255), [0, 0, 1], np.divide(COLOUR, 255)])
 
 
-def test_list_of_six_unexplained_columns_is_refused(tmp_path):
+def test_rows_of_six_unexplained_columns_are_refused(tmp_path):
     """SSD, PaddleDetection and YOLOv10 all return six columns. Such ONNX files are refused, too."""
     from openvino import convert_model, save_model
 
