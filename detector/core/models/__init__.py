@@ -63,8 +63,8 @@ def open_network(
 
 
 def describe(request: ModelRequest, engine_front_ends: Mapping[str, str] = NO_FRONT_ENDS) -> str:
-    """Return YAML for --describe, which explains a model that another program exported. Guesses are
-    marked. Raises ModelError, and UsageError for a model file that describes itself."""
+    """Describe a model that another program exported, as YAML for --describe. Guesses are marked.
+    Raises ModelError, and UsageError for a model file that describes itself."""
     request, front_end = _find_front_end(request, engine_front_ends)
     if front_end.describe is None:
         raise UsageError(f"{request.path}: needs no description; such a file describes itself")
@@ -88,7 +88,7 @@ def keep_files(request: ModelRequest) -> None:
 
 
 def _hashed_files(request: ModelRequest) -> list[Path | None]:
-    """Return the files of ``Network.sha256`` that are known before the model is read."""
+    """Return the model's files whose names are known before the model is read."""
     return [request.path, request.weights, *map(request.path.with_suffix, WEIGHTS)]
 
 

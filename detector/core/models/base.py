@@ -110,7 +110,7 @@ class Network:
 
 class KnownGraphs(Protocol):
     def load(self, network: Network) -> bool:
-        """Set a network's graph and what was computed from it. Return False if none is stored."""
+        """Set the graph and what was computed from it. Return False if no graph is stored."""
 
     def find_description(self, name: str, key: Any) -> Any:
         """Return the content that was stored with this key, or None (``Network.description``)."""
@@ -127,7 +127,7 @@ class ModelRequest:
     random_seed: int | None = None  # draw weights with this seed instead of reading a file
     size: tuple[int, int] | None = None  # (height, width) instead of the model's own
     batch: int = 1
-    family: str | None = None  # of a file that does not state its family (FrontEnd.families)
+    family: str | None = None  # for a file that does not state it (FrontEnd.families)
     describe: Path | None = None  # a file that explains the model's input and outputs
     # For files that do not describe themselves (FrontEnd.self_describing):
     cfg: Path | None = None  # the darknet file that describes the model
@@ -148,7 +148,7 @@ class FrontEnd:
 
     read: Callable[[ModelRequest], Network]
     families: tuple[str, ...] = ()  # values of --family; (): the file states its family
-    # Function that writes the text of a file for --describe; None: model files describe themselves.
+    # Returns the text of a file for --describe; None: model files of this kind need no such file.
     describe: Callable[[ModelRequest], str] | None = None
     self_describing: bool = True  # False: supports --cfg and a list of class names
     takes_weights: bool = False  # supports --weights FILE

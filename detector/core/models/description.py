@@ -89,7 +89,7 @@ class ScoresDescription(_Mapping, frozen=True):
 
 
 class ClassesDescription(_Mapping, frozen=True):
-    """The classes of finished detections. ``first``: the number of the first class name."""
+    """The classes of finished detections. ``first``: the class number that has the first name."""
 
     tensor: str | int | tuple[str, ...]
     column: ColumnNumber | None = None
@@ -143,7 +143,7 @@ class Signs(_Mapping, frozen=True):
 
     ``words``: a regular expression for the file's metadata or name. ``operators`` must occur in the
     graph; operators in ``without`` must not. ``stem``: kernel sides of the first convolutions.
-    ``picture``: possible names of the picture's input. ``inputs``: inputs for the picture's size.
+    ``picture``: possible names of the picture's input. ``inputs``: names of inputs for its size.
     ``normalises``: the graph subtracts a mean or divides by a deviation. ``sides``: see
     ``Evidence.sides``. ``classes``: number of class columns, including background.
     """
@@ -182,11 +182,11 @@ def read_description(path: Path) -> Description:
     keep("the model's description", path)
     values = parse_yaml(read_text(path, "a description", error=ModelError), path, ModelError)
     if not isinstance(values, dict):
-        raise ModelError(f"{path}: holds no keys; detect-video models describe X.onnx writes one")
+        raise ModelError(f"{path}: holds no keys; to begin: detect-video models describe X.onnx")
     try:
         description = msgspec.convert(values, Description, strict=True)
     except msgspec.ValidationError as exc:
-        raise ModelError(f"{path}: {exc}; detect-video models describe X.onnx writes one") from exc
+        raise ModelError(f"{path}: {exc}; template: detect-video models describe X.onnx") from exc
     _check(path, description)
     return description
 
@@ -215,18 +215,18 @@ def _check(path: Path, description: Description) -> None:
     for part in (outputs.boxes.columns, outputs.scores.columns):
         if part is not None and COLUMNS.fullmatch(str(part)) is None:
             raise ModelError(
-                f"{path}: columns: {part}: write 0-3, 4- (to the last), 4, last 32, or but last 32"
+                f"{path}: columns: {part}: write 0-3, 4- (to the last), 4, 'last 32', 'but last 32'"
             )
     _check_cells(path, outputs)
     if outputs.classes is not None and outputs.scores.background == "last":
         raise ModelError(
-            f"{path}: outputs.scores.background: last needs a score for each class; for finished "
-            "detections write none, or first (the class below classes.first means background)"
+            f"{path}: outputs.scores.background: 'last' needs a score for each class; for finished "
+            "detections write 'none', or 'first' (the class below classes.first means background)"
         )
     if outputs.classes is not None and outputs.scores.values == "softmax":
         raise ModelError(
-            f"{path}: outputs.scores.values: softmax needs a score for each class; finished "
-            "detections have one score each, so write probabilities or logits"
+            f"{path}: outputs.scores.values: 'softmax' needs a score for each class; finished "
+            "detections have one score each, so write 'probabilities' or 'logits'"
         )
     if outputs.boxes.of == "picture" and outputs.boxes.unit == "pixels":
         raise ModelError(f"{path}: outputs.boxes.of: picture needs unit: fraction")
@@ -351,7 +351,7 @@ class _Binder:
         needed = 4 if cells is None or cells.kind != "distances" else 4 * cells.bins
         if spec.boxes.columns is None:
             if sides is None and not isinstance(spec.boxes.tensor, int):
-                # Shape inference failed (YOLO-NAS pads its list). We trust the output's name.
+                # No shape was inferred (YOLO-NAS pads its list), so we trust the output's name.
                 boxes = replace(boxes, count=needed)
             elif sides != needed:
                 raise _MismatchError(
@@ -453,7 +453,7 @@ class _Binder:
     def _bind_columns(
         self, part: Any, columns: str | int | None, axis: str
     ) -> tuple[Columns, int | None, int | None]:
-        """Return a part's columns in a table [1, N, columns], N, and how many columns they are."""
+        """Return (a part's columns in a table [1, N, columns], N, number of the part's columns)."""
         name = self._output_name(part)
         dims = self.dims[name]
         if len(dims) == 2:

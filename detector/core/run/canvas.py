@@ -87,7 +87,7 @@ def declared_canvases(config: Config) -> tuple[Size, ...]:
 def open_network(config: Config, picture: Size | None = None) -> Network:
     """Return the network before it is converted for an engine.
 
-    Without ``--size``, ``find_canvas`` chooses the input. ``--size 640`` gives the longest side. In
+    Without ``--size``, ``find_canvas`` chooses the size. ``--size 640`` gives the longest side. In
     the geometry "centre" (a letterbox), the other side is the smallest that holds ``picture``
     (width, height); otherwise the input is square. Raises UsageError and ModelError.
     """

@@ -77,7 +77,7 @@ def _signal_name(number: int) -> str:
 
 
 def end(children: Sequence[Child], *, alone_s: float = 0.0) -> None:
-    """Give processes ``alone_s`` seconds to exit. Then send SIGTERM, and after GRACE_S SIGKILL."""
+    """Give processes ``alone_s`` seconds to exit. Send SIGTERM; wait GRACE_S; send SIGKILL."""
     _wait_for(children, alone_s)
     for child in children:
         child.signal(signal.SIGTERM)
@@ -117,7 +117,7 @@ def receive(pipe: Connection, kind: type[Message]) -> Message:
 
 
 def open_pipe(number: int) -> Connection:
-    """Open the child's end of the pipe, so that the child's own children do not inherit it."""
+    """Open the child's end of the pipe. The child's own children will not inherit it."""
     os.set_inheritable(number, False)
     return Connection(os.dup(number))
 

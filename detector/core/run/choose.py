@@ -61,8 +61,8 @@ def choose(
     """Choose engine and precision for ``auto``, and the options that ``tune`` found.
 
     ``measured``: whether to use what ``--use`` saved (``eval`` does not). ``timed``: whether to use
-    a timing, and to make one if none is saved and nothing else decides. ``ahead``: the sources of
-    the run. ``kind``: returns the kind of source; None ignores the results of ``tune``.
+    a timing, which is made now if none is saved and nothing else decides. ``ahead``: the run's
+    sources. ``kind``: returns the kind of source; None ignores the results of ``tune``.
     """
     notes = measurements.why_not_read(config) if measured or timed else []
     records = measurements.find(config, network, ("compare", "tune")) if measured else []
@@ -109,13 +109,13 @@ def choose(
 
 
 def _describe_unused(network: Network, config: Config, by_rank: EngineChoice) -> Iterator[str]:
-    """Describe a saved choice that --threads or --concurrency turns off."""
+    """Describe a saved choice that is not used because of --threads or --concurrency."""
     free = replace(config, runtime=replace(config.runtime, threads=0, concurrency=0))
     if free != config and measurements.may_time(free, network):
         saved = measurements.find(free, network, ["compare"])
         saved += measurements.find(free, network, ["self-timing"], own_canvas(network, free))
         if saved and (other := judge(saved[0], free, by_rank)) is not None:
-            yield f"not with --threads or --concurrency: {str(other.reason).partition(';')[0]}"
+            yield f"unused with --threads or --concurrency: {str(other.reason).partition(';')[0]}"
 
 
 def find_timing(

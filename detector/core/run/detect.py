@@ -75,7 +75,7 @@ class RunResult:
     summary: Summary
     session: Path | None
     errors: list[DetectVideoError]
-    unread: bool = False  # whether the program that reads -o - has closed the pipe
+    unread: bool = False  # whether the program that reads ``-o -`` has closed the pipe
     errors_shown: bool = False  # whether the errors of cameras have been printed already
 
     @property
@@ -91,9 +91,9 @@ class Hooks:
     detected: Callable[[Frame, Detections], None] | None = None
     frame_times: bool = False  # whether ``detected`` gets frames with the times of their stages
     watcher: Watcher | None = None  # receives each frame after ``detected``
-    measured: bool = True  # whether auto uses what ``compare --use`` saved
-    timed: bool = False  # whether auto uses the model's timing on this machine
-    tuned: bool = True  # whether auto uses what ``tune --use`` saved
+    measured: bool = True  # whether ``auto`` uses what ``compare --use`` saved
+    timed: bool = False  # whether ``auto`` uses the model's timing on this machine
+    tuned: bool = True  # whether ``auto`` uses what ``tune --use`` saved
 
 
 def detect(
@@ -109,8 +109,8 @@ def detect(
 ) -> RunResult:
     """Run every source in turn, and write its outputs and the session.
 
-    ``rows_to``: an open file descriptor to which -o - writes; None refuses -o -. If the reader
-    closes the pipe, the run ends after the frames already read, unless it also writes other files.
+    ``rows_to``: an open file descriptor to which ``-o -`` writes; None refuses this option. If the
+    reader closes the pipe, a run that writes no other files ends after the frames already read.
     ``building`` is called at every step of building the engine's file.
 
     Raises DetectVideoError for errors in options, model, engine or session folder, which are found
@@ -191,8 +191,7 @@ def _resolve(
 
     plan = draft.load(
         timer,
-        # Sources that a hook opens decide the input's shape only if --size gives one number (640),
-        # the longest side.
+        # If a hook opens the sources, they decide the input's shape only if --size is one number.
         specs=specs if default_sources or draft.reading.longest else (),
         progress=building,
         measured=hooks.measured,
@@ -233,7 +232,7 @@ def _import_ahead(specs: Sequence[str], outputs: OutputPlan, loop: str) -> None:
 
 
 def _refuse_missing(specs: Sequence[str]) -> None:
-    """Raise SourceError if none of the sources exists, UsageError if - is given more than once."""
+    """Raise UsageError if ``-`` is given more than once, and SourceError if no source exists."""
     if list(specs).count(STANDARD_INPUT) > 1:
         raise UsageError("-: standard input can be read only once; give - once")
     missing = []
@@ -293,7 +292,7 @@ class _RunJob:
     live: Live | None
     hooks: Hooks
     hashes: bool = True  # whether session.json has the sources' digests
-    stream: RowStream | None = None  # the stream of -o -
+    stream: RowStream | None = None  # the stream of ``-o -``
 
 
 def _run_sources(job: _RunJob, specs: Sequence[str]) -> list[SourceRun]:
@@ -358,7 +357,7 @@ def _run_source(job: _RunJob, run: SourceRun, spec: str, number: int) -> None:
         with opened as source:
             run.info = source.info
             run.pixels = ": ".join(filter(None, (source.pixels, source.why_no_planes)))
-            if job.hashes:  # with settings "", ``paths`` may replace the outputs of any earlier run
+            if job.hashes:  # otherwise ``paths`` gets "" and may replace outputs of any earlier run
                 settings = settings_of(plan.as_asked.as_dict(), spec, plan.network.sha256)
             paths = job.outputs.paths(spec, source.info, settings)
             replaced = [path.name for path in paths.values() if os.path.lexists(path)]

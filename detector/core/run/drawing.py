@@ -52,7 +52,7 @@ class Drawing:
 
     @classmethod
     def of(cls, config: Config) -> Drawing:
-        """Read the options. Raises UsageError for an unreadable font, or trails without tracks."""
+        """Read options. Raises UsageError for an unreadable font, or --trails without --track."""
         given = config.drawing
         if config.value("trails", None) is not None and config.value("track") is None:
             raise UsageError("--trails needs --track")

@@ -56,7 +56,7 @@ NO_MEMORY = (
 
 
 def blame_limit(error: BaseException) -> DetectVideoError | None:
-    """Return an error that says what to do if a system limit caused ``error``, otherwise None."""
+    """If a system limit caused ``error``, return an error that says what to do; otherwise None."""
     code = error.errno if isinstance(error, OSError) else None
     where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
     text = str(error)
@@ -101,7 +101,7 @@ def folder_is_gone() -> bool:
 
 def check_threads(count: int) -> None:
     """Raise EngineError if this process cannot start ``count`` more threads. Several limits apply,
-    so we test it by starting threads. (OpenBLAS may raise SIGINT if it cannot start a thread.)"""
+    so we try it, before OpenBLAS does: it may raise SIGINT if it cannot start a thread."""
     gate = threading.Event()
     started: list[threading.Thread] = []
     try:

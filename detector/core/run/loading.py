@@ -176,7 +176,7 @@ def load_model(
     with timer.phase("import"):
         engines.load_library(name)
     with timer.phase("load"):
-        # With --sync there are as many spare requests, but one runs at a time, with all threads.
+        # With --sync there are spare requests, too, but one runs at a time, with all threads.
         spare = config.loop.queue_batches + 1 + spare_requests
         prepared = prepare_network(
             network,

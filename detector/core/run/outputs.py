@@ -101,8 +101,8 @@ def mark_settings(path: Path, settings: str) -> None:
 
 
 def may_replace(path: Path, settings: str, given: Path | None) -> bool:
-    """True if there is no file, or if it was written with ``settings`` or the settings of the file
-    ``given`` (-o), which is replaced anyway. True if the file system cannot store settings."""
+    """Return whether ``path`` is free, was written with ``settings`` or with those of ``given``
+    (the file of -o, which is replaced anyway), or is on a file system that cannot store any."""
     if not os.path.lexists(path):
         return True
     try:
@@ -148,12 +148,12 @@ class OutputPlan:
         plain: bool = False,
         added_sinks: Sequence[str] = (),
     ) -> None:
-        """``engine``: as requested, for names. ``streams``: whether -o - is possible. ``plain``:
+        """``engine``: the user's, for names. ``streams``: ``-o -`` is possible. ``plain``: use
         names like video.mp4, for one folder per source. ``added_sinks``: sinks that stages add."""
         self._engine_suffix = engine_suffix(engine)
         self._output, self._save = config.output, config.save
         self._no_video, self._run_dir = config.no_video, config.run_dir
-        # The sink that writes to standard output (-o -), if any.
+        # The sink that writes to standard output (``-o -``), if any.
         self.streamed: str | None = None
         if config.output == "-":
             rows = "csv" if "csv" in (config.save or ()) else "jsonl"
@@ -276,7 +276,7 @@ class OutputPlan:
             raise UsageError("; ".join(unfit))
 
     def _why_unfit(self, own: Sequence[type[Sink]], spec: str) -> UsageError | None:
-        """Return why outputs do not fit ``spec``, or None. ``own``: copies of the source."""
+        """Return why outputs do not fit ``spec``, or None. ``own``: sinks that copy the source."""
         needs = f"--save {own[0].name}: needs a" if own else ""
         if needs and spec == STANDARD_INPUT:
             return UsageError(
@@ -298,7 +298,7 @@ class OutputPlan:
 
     @property
     def beside_stream(self) -> bool:
-        """True if files are written in addition to what -o - writes."""
+        """True if files are written in addition to what ``-o -`` writes."""
         return self._save is not None and bool({*self._save} - {"jsonl", "csv", self.streamed})
 
     def may_write(self) -> bool:

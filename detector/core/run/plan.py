@@ -1,4 +1,4 @@
-"""Plan a run: decide everything that depends on options once, before the first frame.
+"""Plan a run: before the first frame, decide once everything that depends on options.
 
     PlanDraft.of    from the options   -> reading of sources, drawing, loop, settings of outputs
     PlanDraft.load  with the network   -> RunPlan: the same parts, the network, the engine and the
@@ -96,7 +96,7 @@ class PlanDraft:
         **words: Any,
     ) -> RunPlan:
         """Load the network. The first of ``specs`` that opens may decide the shape of the input.
-        ``picture``: (width, height) to use instead of that source's. ``chosen``, ``words``: see
+        ``picture``: (width, height) of a picture that decides instead. ``chosen``, ``words``: see
         ``loading.load_model``. Raises UsageError, ModelError, EngineError."""
         size = None  # size of the source's pictures, if known
         if picture is None:
@@ -124,7 +124,7 @@ class PlanDraft:
             chosen=refuse,
             **words,
         )
-        # Omit runtime options: the engine has them, and the session records the user's options.
+        # Leave out runtime options: the engine has them; the session shows what the user set.
         runtime = {field.name for field in fields(RuntimeConfig)}
         tuned = {name: value for name, value in loaded.tuned.items() if name not in runtime}
         draft = PlanDraft.of(self.config.with_options(tuned)) if tuned else self
@@ -308,7 +308,7 @@ class RunPlan:
         return opened
 
     def open_stream(self, stream: RowStream, name: str, info: SourceInfo) -> Sink:
-        """Open the output of -o -. ``name``: the sink whose format it has, such as "video"."""
+        """Open the output of ``-o -``. ``name``: the sink whose format it has, such as "video"."""
         from detector.core import sinks
 
         if name == "video":

@@ -130,7 +130,7 @@ def time_engines(
     begun: float,
 ) -> tuple[list[MeasuredRow], int]:
     """Return a row with inference FPS for each engine and precision, and the number of alternating
-    rounds. Return no rows if too little time is left since ``begun``."""
+    rounds. Return no rows if ``begun`` was so long ago that too little time is left."""
     from detector.core.run.losses import LIMIT_S
 
     limit_s = LIMIT_S
@@ -176,8 +176,8 @@ def time_engines(
 
 
 def _is_undecided(candidates: Sequence[_WarmEngine]) -> bool:
-    """Return whether some engines have medians that are fast enough to replace the first engine,
-    but none of these has an interval above the first engine's."""
+    """Return whether some engines have medians high enough to replace the first engine, but the
+    intervals of all of these overlap the first engine's interval."""
     if not candidates:
         return False
     first, *others = (_inner_interval(candidate.fps) for candidate in candidates)

@@ -41,8 +41,8 @@ _CODES = {
     signal.SIGTERM: EXIT_TERMINATED,
 }
 _WORDS = {EXIT_HUNG_UP: "hung up", EXIT_INTERRUPTED: "interrupted", EXIT_TERMINATED: "terminated"}
-# Two signals within this time count as one: `timeout` signals its child and then the child's group,
-# and a shell repeats the terminal's SIGHUP.
+# Two signals within this time count as one: `timeout` sends one to its child and then one to the
+# child's group, and a shell repeats the terminal's SIGHUP.
 REPEAT_S = 0.2
 AGAIN_S = 0.01  # delay before a signal received during an extension's import is sent again
 
@@ -78,7 +78,7 @@ _history = _SignalHistory()
 
 
 def leave_on_signals() -> None:
-    """From now on, let a signal end the process with its exit code and a line on stderr."""
+    """From now on, a signal ends the process with the signal's exit code and a line on stderr."""
     _install(lambda number, _: _leave(_CODES[signal.Signals(number)]))
     if signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:
         # Programs that we start would inherit SIG_IGN, but they do not inherit a handler.

@@ -224,7 +224,7 @@ class Exit:
 
 
 class PrecisionShare(TypedDict):
-    """The shares of the executed network in one numeric type, 0 to 1."""
+    """The shares, 0 to 1, of the executed network that run in one numeric type."""
 
     layers: Amount
     macs: Amount
@@ -321,7 +321,7 @@ class StreamSummary:
     picture's age when its result is ready. ``parts_ms``: the times of decoding, waiting and
     inference, which add up to that age, and of writing afterwards. ``output_age_ms``: a picture's
     age when an output receives it. ``camera_age_ms``: like ``age_ms``, by the camera's own clock;
-    None if no times are sent. ``output_counts``: kind of output -> the numbers of pictures or rows
+    None if it sends no times. ``output_counts``: kind of output -> the numbers of pictures or rows
     written, of pictures or rows lost to a full disk, and of bytes. A recording also counts what it
     dropped because encoding or the disk was too slow, samples that MP4 refused, failed items, and
     finished files. A recording's ``bytes`` are the size of these files.

@@ -1,6 +1,6 @@
 """Build ONNX graphs node by node, and compute shapes and MACs of any ONNX graph.
 
-A node that we build has one output, with the node's name (identifiers or digits between dots).
+A node that we build has one output, which has the node's name (see ``good_name``).
 """
 
 from __future__ import annotations
@@ -432,8 +432,8 @@ def node_macs(node: onnx.NodeProto, shapes: dict[str, Shape]) -> int:
         left, right, out = shapes[node.input[0]], shapes[node.input[1]], shapes[node.output[0]]
     except KeyError as exc:
         raise ModelError(
-            f"node {node.name}: tensor {exc} has no fixed shape, so its MACs cannot be counted; "
-            "use --precision fp32"
+            f"node {node.name}: its MACs cannot be counted, because tensor {exc} has no fixed "
+            "shape; use --precision fp32"
         ) from exc
     if node.op_type == "Conv":
         return math.prod(out) * math.prod(right[1:])

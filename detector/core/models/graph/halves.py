@@ -13,7 +13,7 @@ between the types. These stay float32:
 
 ``sensitive_nodes`` are the nodes whose results change most if they are rounded to bfloat16's eight
 bits (docs/quantisation.md, "bf16 and its mismatches"). Engines that convert a graph themselves
-also leave these nodes in float32. They are:
+also leave these nodes in float32. They are the following, and nodes between them:
 
 - Thin convolutions (depthwise ones, and the first one) and their activations, which matrix units do
   not speed up.
@@ -140,7 +140,8 @@ def _stem_nodes(model: onnx.ModelProto) -> set[str]:
 
 
 def _nodes_between(graph: onnx.GraphProto, kept: Set[str]) -> set[str]:
-    """Return nodes between or before ``kept`` nodes: their two Casts cost more than they gain."""
+    """Return nodes between or before ``kept`` nodes. In half precision they would need two Casts,
+    which cost more time than it saves."""
     makers = {name: node.name for node in graph.node for name in node.output}
     outputs = {info.name for info in graph.output}
     first = _nodes_before_products(graph)

@@ -16,7 +16,7 @@ int8-u8-front  For OpenVINO on a CPU. Like int8-u8, but Q and DQ are only before
          ONNX Runtime and TensorRT accept only one scale for an input.
 
 In all kinds weights are s8 and symmetric, with a scale per output channel. They have 7 bits for a
-CPU that adds products in 16 bits.
+CPU that adds products in 16 bits, because sums of larger products could overflow.
 """
 
 from __future__ import annotations

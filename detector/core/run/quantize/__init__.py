@@ -65,7 +65,7 @@ def quantize_network(
 
     building.refuse_beyond_one_message(
         network,
-        "measuring int8 ranges needs a graph in one message",
+        "measuring int8 ranges needs a graph in one protobuf message",
         "use --precision fp16, or a smaller model",
     )
     if why := why_not_int8(network.graph):

@@ -56,8 +56,8 @@ class Int8Result:
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """The document of a calibration file. ``ranges``: range of each tensor, and of each channel
-    that a depthwise convolution reads. ``result``: by kind of int8 (int8-u8-front only if OpenVINO
-    ran it), and by ``FLOAT_IN_BF16``. Packaged files also have "bf16" and ``NARROW``."""
+    that a depthwise convolution reads. ``result``: one per kind of int8 (int8-u8-front only if
+    OpenVINO ran it), and for ``FLOAT_IN_BF16``. Packaged files also have "bf16" and ``NARROW``."""
 
     source: str
     method: str

@@ -9,7 +9,7 @@
 3. It then tries the most expensive of those units in int8 again, one after the other.
 
 The number of runs is bounded, and nothing is random: the same graph, frames and library give the
-same result. ``Reference`` runs the graphs, by default with ort, and compares them with fp32.
+same result. ``Reference`` runs the graphs, by default in ``ort``, and compares them with fp32.
 """
 
 from __future__ import annotations

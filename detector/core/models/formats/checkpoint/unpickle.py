@@ -115,8 +115,8 @@ TASKS = {  # model class of a newer family, for a task other than detection -> t
     "YOLOESegModel": "segment",
 }
 
-# Opcodes that torch.save never writes. They load a class by its number, an old-style class, an
-# object whose id is a text, or a buffer that is not in the file.
+# Opcodes that torch.save never writes. They load a class that is given by a number, an old-style
+# class, an object whose id is a text, or a buffer that is not in the file.
 REFUSED = {"EXT1", "EXT2", "EXT4", "INST", "OBJ", "PERSID", "NEXT_BUFFER", "READONLY_BUFFER"}
 TEXTS = {
     "UNICODE",
@@ -204,7 +204,7 @@ class Unpickler(pickle.Unpickler):
         self._classes: dict[tuple[str, str], Any] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the stand-in of a name, without importing it."""
+        """Return the stand-in for a name. Nothing is imported."""
         if not is_allowed(module, name):
             raise pickle.UnpicklingError(f"{module}.{name} is not allowed")
         if (module, name) not in self._classes:
@@ -326,7 +326,7 @@ def collect_names(archive: Archive, data: bytes) -> set[tuple[str, str]]:
 
 
 def _read_names(data: bytes) -> Iterator[tuple[str, str]]:
-    texts: list[str | None] = []  # the values pushed last; None if a value is not a text
+    texts: list[str | None] = []  # the last two values pushed; None if a value is no text
     memo: dict[int, str | None] = {}
     for opcode, argument, at in pickletools.genops(data):
         name = opcode.name

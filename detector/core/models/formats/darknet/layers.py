@@ -18,7 +18,7 @@ from detector.core.models.graph.operators import ACTIVATIONS
 MAX_SIDE = 16384  # pixels, for inputs and anchors
 MAX_CHANNELS = 1 << 19  # yolo9000 has 28,269
 MAX_CLASSES = 100_000  # yolo9000 has 9,418
-# These limits are far above the largest published darknet networks.
+# The next two limits are far above the largest published darknet networks.
 MAX_TENSOR = 1 << 28  # floats in the output of one layer: 1 GiB
 MAX_FLOATS = 400_000_000  # floats in all weights: 1.6 GB; the limit of an ONNX file is 2 GB
 
@@ -194,7 +194,7 @@ def read_architecture(
 
 
 def _check_size(sections: list[CfgSection], size: tuple[int, int]) -> None:
-    """Check --size before the layers are read. With a wrong size, a [route] would get the blame."""
+    """Check --size before reading layers at this size. Otherwise a [route] would get the blame."""
     try:
         stride = read_architecture(sections).stride
     except ModelError:
@@ -399,7 +399,7 @@ def _read_convolution(section: CfgSection, architecture: CfgNetwork) -> Convolut
 
 
 def _read_maxpool(section: CfgSection, architecture: CfgNetwork) -> MaxPool:
-    """Read a pool. ``padding`` is the total; half of it, rounded down, is on the left and top."""
+    """Read a pool. ``padding`` is for both sides; left and top get half of it, rounded down."""
     source = _previous_layer(section, architecture)
     _refuse_keys(section, "maxpool_depth", "antialiasing")
     stride = _read_strides(section)
@@ -426,7 +426,7 @@ def _read_maxpool(section: CfgSection, architecture: CfgNetwork) -> MaxPool:
 
 
 def _pool_side(length: int, kernel: int, stride: int, padding: int) -> tuple[int, int]:
-    """Return the output's length, and the padding that the last window needs."""
+    """Return the output's length, and the padding that the last window needs after the input."""
     cells = (length + padding - kernel) // stride + 1
     return cells, max(0, (cells - 1) * stride + kernel - length - padding // 2)
 

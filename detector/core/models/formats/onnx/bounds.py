@@ -33,7 +33,7 @@ MAX_FIELDS = 1_000_000
 MAX_STRUCTURE = 24 << 20  # bytes of nodes, names and shapes; up to 80 times as many in memory
 MAX_PACKED = 256 << 20  # bytes of packed numbers; up to 8 times as many in memory
 MAX_COUNT = 10**12  # counts of nodes are capped at this number
-SMALL = 256  # bytes; smaller messages are counted as a whole
+SMALL = 256  # bytes; we add up smaller messages without looking into them
 
 Fields = dict[int, str]
 # Message -> field number -> content. In memory, "packed" takes up to 8 times its size in the file.
@@ -99,7 +99,7 @@ def _excess(data: bytes) -> str | None:
         if structure > most_structure:
             return f"more than {most_structure >> 20} MB of nodes and names"
         if packed > most_packed:
-            return f"more than {most_packed >> 20} MB of packed numbers; store weights as raw bytes"
+            return f"more than {most_packed >> 20} MB of packed numbers (use raw bytes for weights)"
     return None
 
 
@@ -166,7 +166,7 @@ def subgraphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
 
 
 def measure_graph(path: Path, model: onnx.ModelProto) -> None:
-    """Raise ModelError for invalid names, recursive functions, or too many nodes once inlined."""
+    """Raise ModelError for invalid names, recursive functions, or too many nodes after inlining."""
     _refuse_names(path, model)
     functions = {_key(each.domain, each.name, each.overload): each for each in model.functions}
     if len(functions) != len(model.functions):

@@ -1,5 +1,5 @@
 """Facts about a graph that decide between the layouts (models/layouts): shapes, operators and
-constants, and the results of one test run (the probe)."""
+constants, and the results of a test run (the probe)."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ MOVING = frozenset(
 )
 ROUNDING = frozenset(("QuantizeLinear", "DequantizeLinear"))
 AFFINE = frozenset("Mul Div Add Sub".split())
-MAX_STEPS = 64  # number of nodes after the input that are examined
+MAX_STEPS = 64  # at most this many nodes after the input are examined
 
 DESCRIBE_OUTPUTS = (
-    "describe its outputs: detect-video models describe {} writes a file for --describe"
+    "describe its outputs: `detect-video models describe {}` writes a file for --describe"
 )
 DESCRIBE_PIXELS = (
-    "state what it takes: detect-video models describe writes a file for --describe, with "
-    "input.scale"
+    "state what pixels it takes: `detect-video models describe` writes a file for --describe, "
+    "with input.scale"
 )
 PAGE = f"{__address__}/blob/main/docs/models.md"
 YOLOS = re.compile(r"yolox|yolov?(5|6|7|8|9|10|11|12|26)(?!\d)|rt[-_]?detr")
 
-# A graph whose factor for pixels is smaller (1/255, or 1/58 with a deviation) takes pixels of
-# 0..255. Other graphs take 0..1.
+# A graph that multiplies pixels by less than this (1/255, or 1/58 with a deviation) takes pixels
+# of 0..255. Other graphs take 0..1.
 LARGEST_PIXEL_FACTOR = 0.05
 
 
@@ -107,7 +107,7 @@ class Evidence(OutputShapes):
         return names is None or len(names) == classes or self.forced
 
     def stated_family(self) -> tuple[str | None, str]:
-        """Return the YOLO that the file states, and where: in its metadata or in its name."""
+        """Return the stated family, a YOLO or RT-DETR, and its origin: metadata or file name."""
         for text, where in (
             (self.metadata.description, "from the metadata"),
             (self.graph.name, "from the file's name"),
@@ -124,7 +124,7 @@ class Evidence(OutputShapes):
         return self.metadata.names is not None and self.metadata.stride is not None
 
     def is_yolo(self) -> bool:
-        """Return whether the file's name or metadata shows a YOLO. (RTMDet has the same shapes.)"""
+        """Return whether name or metadata shows a YOLO. (Shapes do not: RTMDet has the same.)"""
         return self.stated_family()[0] is not None or self.has_exporter_metadata()
 
     def has_separate_boxes(self) -> bool:
@@ -368,7 +368,7 @@ class Evidence(OutputShapes):
         )
 
     def _run(self, names: list[str], picture: NDArray[Any]) -> dict[str, NDArray[Any]] | None:
-        """Run the graph; return tensors ``names``. None: the run failed; an engine will say why."""
+        """Return the tensors ``names`` of a run, or None if it fails (an engine will say why)."""
         import onnxruntime
         from onnx import helper
 

@@ -91,7 +91,7 @@ def _with_maximal_counts(graph: ForeignGraph) -> ForeignGraph:
 
 
 def _hide_values(copy: ForeignGraph, graph: ForeignGraph, kept: Set[str]) -> bool:
-    """Make the values of ``kept`` unknown in the copy. Return False if this is not possible."""
+    """In the copy, make the values of the tensors ``kept`` unknown. Return False if we cannot."""
     from onnx import TensorProto
 
     copy.types = graph.types
@@ -145,7 +145,7 @@ def _rises(graph: ForeignGraph, node: onnx.NodeProto, counts: set[str]) -> bool:
 
 
 def _is_target(name: str, readers: Mapping[str, Sequence[onnx.NodeProto]]) -> bool:
-    """Return whether a tensor is read only as a target shape (Reshape, Expand), perhaps with -1."""
+    """Return whether a tensor is only a target shape (of Reshape or Expand). It may contain -1."""
     return all(
         node.op_type in ("Reshape", "Expand") and node.input[0] != name
         for node in readers.get(name, ())
@@ -153,7 +153,7 @@ def _is_target(name: str, readers: Mapping[str, Sequence[onnx.NodeProto]]) -> bo
 
 
 def _largest_shapes(graph: ForeignGraph, node: onnx.NodeProto) -> list[tuple[int, ...]] | None:
-    """Return the largest shapes of a node's outputs; None if unknown, or if it is not COUNTING."""
+    """Return the outputs' largest shapes; None if unknown, or if ``node`` is not in COUNTING."""
     if node.op_type not in COUNTING:
         return None
     shape = graph.shape(node.input[0])
@@ -174,7 +174,7 @@ def _largest_shapes(graph: ForeignGraph, node: onnx.NodeProto) -> list[tuple[int
 
 
 def _most_boxes(graph: ForeignGraph, node: onnx.NodeProto) -> list[tuple[int, ...]] | None:
-    """Return [(batch x classes x N, 3)]. N is the number of boxes, or a lower limit per class."""
+    """Return [(batch x classes x N, 3)]. N: the number of boxes, at most the limit per class."""
     scores = graph.shape(node.input[1])
     if scores is None or len(scores) != 3:
         return None

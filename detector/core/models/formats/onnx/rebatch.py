@@ -123,7 +123,7 @@ def _follow_node(walk: _BatchAxes, node: onnx.NodeProto) -> None:
 
 
 def _check_shapes(walk: _BatchAxes, before: dict[str, tuple[int | None, ...]]) -> None:
-    """Raise ModelError if a shape differs from the one ``before`` in more than the batch."""
+    """Raise ModelError if a shape changed in more than the batch. Outputs must begin with it."""
     graph = walk.graph
     for name, axis in walk.axes.items():
         old, new = before.get(name), graph.dims.get(name)
@@ -143,7 +143,7 @@ def _check_shapes(walk: _BatchAxes, before: dict[str, tuple[int | None, ...]]) -
 
 
 def _follow_broadcast(walk: _BatchAxes, node: onnx.NodeProto) -> int:
-    """Align shapes at their last axes. Constants must be the same for all pictures."""
+    """Return the batch axis; shapes align at their ends. Refuse constants that vary by picture."""
     rank = max(len(walk.shape(name)) for name in node.input if name)
     from_end = {len(walk.shape(name)) - walk.axes[name] for name in walk.batched_inputs(node)}
     if len(from_end) != 1:

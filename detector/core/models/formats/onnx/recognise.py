@@ -61,7 +61,7 @@ class Recognition:
 def recognise(
     evidence: Evidence, *, asked: str | None = None, described: Description | None = None
 ) -> Recognition:
-    """Recognise a graph after ``fold``. Raises ModelError with the actual and expected outputs."""
+    """Recognise a graph that was folded. Raises ModelError with the actual and expected outputs."""
     metadata = evidence.metadata
     if described is not None:
         return _as_described(evidence, described)
@@ -188,15 +188,15 @@ def _by_layout(evidence: Evidence) -> Recognition | None:
             name, why = (named, where) if named else (bound.family, "from its output's shape")
             if not name:
                 raise ModelError(
-                    f"{evidence.graph.name}: layout {kind} has no usual_family; name a file of "
-                    "cfg/families that lists the layout"
+                    f"{evidence.graph.name}: layout {kind} has no usual_family; set it to "
+                    "a family of cfg/families that lists the layout"
                 )
             return Recognition(family(name), kind, bound, f"{why}, {kind} outputs")
     return None
 
 
 def doubt_of(evidence: Evidence, bound: Bound) -> str | None:
-    if bound.joined:  # one output per stride: stated by a description, or by the outputs' names
+    if bound.joined:  # a description or the outputs' names state one output per stride: no doubt
         return None
     assert bound.reading is not None
     if (results := evidence.probe()) is None:

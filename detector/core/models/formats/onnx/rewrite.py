@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 MAX_PARTS = 24  # parts of a name; the deepest modules have ten
 # Number of rows given to a list whose length depends on the picture. NMS may have sorted the list
-# by class (YOLO-NAS), so with fewer rows the best could be cut off. super-gradients exports at most
-# 1000 rows, torchvision and MMDeploy 300.
+# by class (YOLO-NAS), so with fewer rows the best detections could be cut off. super-gradients
+# exports at most 1000 rows, torchvision and MMDeploy 300.
 MAX_ROWS = 1000
 BGR = [2, 1, 0]
 PREFIX = "input"  # ``put_prefix`` names its nodes input.cast and so on
@@ -140,7 +140,7 @@ def _settle_output(graph: ForeignGraph, name: str, bare: bool) -> str:
 
 
 def _fix_length(graph: ForeignGraph, name: str, x: str) -> list[onnx.NodeProto]:
-    """Pad or cut a list whose length is known only at run time to MAX_ROWS rows."""
+    """Give MAX_ROWS rows to a list whose length is known only at run time: pad it, then cut it."""
     dims = graph.dims[name]
     unknown = [at for at, side in enumerate(dims) if side is None]
     known = [side for side in dims if side is not None]
@@ -171,9 +171,9 @@ def _fix_length(graph: ForeignGraph, name: str, x: str) -> list[onnx.NodeProto]:
 def simplify_operators(graph: ForeignGraph) -> None:
     """Replace each Split by Slices, and make all bounds of a Slice count from the start.
 
-    Give a GridSample's inputs one type, which ONNX Runtime and TensorRT need. Before a
-    GatherElements (YOLOv10), use a Split: OpenVINO 2026.4 removes a Slice there and then rejects
-    the graph.
+    Give both inputs of a GridSample the same type, which ONNX Runtime and TensorRT need. Before a
+    GatherElements (YOLOv10), do the reverse and replace a Slice by a Split: OpenVINO 2026.4 removes
+    a Slice there and then rejects the graph.
     """
     gathered = {node.input[0] for node in graph.nodes if node.op_type == "GatherElements"}
     nodes: list[onnx.NodeProto] = []
@@ -193,7 +193,7 @@ def simplify_operators(graph: ForeignGraph) -> None:
 
 
 def _slice_to_split(graph: ForeignGraph, node: onnx.NodeProto) -> onnx.NodeProto:
-    """Return a Split that replaces the Slice; only one output is used. Return other nodes as is."""
+    """Return a Split, with one used output, for a Slice of known bounds; other nodes unchanged."""
     from onnx import helper
 
     shape = graph.shape(node.input[0])
@@ -270,8 +270,8 @@ def _resolve_bounds(graph: ForeignGraph, node: onnx.NodeProto) -> None:
 def put_prefix(graph: ForeignGraph, pixels: Pixels, *, planar: bool) -> None:
     """Put our input (u8 RGB NHWC) before the graph, then nodes for type, axes, channels and scale.
 
-    ``planar``: the graph reads NCHW. The order of channels and the scale are folded into the first
-    convolutions, unless weights are float16 (small values would become 0) or a mean is subtracted.
+    ``planar``: the graph reads NCHW. Where possible, channel order and scale are folded into the
+    first convolutions. (Not if a mean is subtracted, nor in float16: small values become 0.)
     """
     from onnx import TensorProto, helper
 

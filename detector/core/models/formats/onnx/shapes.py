@@ -63,7 +63,7 @@ GROWING = frozenset(
     "Expand Tile Range Pad OneHot MatMul Gemm ConstantOfShape EyeLike GatherND GatherElements "
     "Gather Constant".split()
 )
-# Other operators run in Python: their cost per element, and the most elements that we fold.
+# All other operators run in Python. We count this cost per element, and fold at most this many.
 SLOW, SLOW_ELEMENTS = 1000, 4096
 OPEN_END = np.iinfo(np.int32).max  # exporters write "to the end" as the largest int32 or int64
 # Operators that do not depend on the input size, in addition to the element-wise ones.
@@ -341,8 +341,8 @@ def _evaluate(graph: ForeignGraph, node: onnx.NodeProto) -> list[NDArray[Any]] |
 
 
 def refuse_costly_constants(graph: ForeignGraph) -> None:
-    """Raise ModelError if computing constants would take an engine too much memory or time, such as
-    a Range of 2^40 numbers, or a thousand products of large matrices."""
+    """Raise ModelError if computing constants would take an engine too much memory or time: for
+    instance, a Range of 2^40 numbers, or a thousand products of large matrices."""
     fixed = set(graph.constants)
     shapes = {name: shape for name in graph.dims if (shape := graph.shape(name)) is not None}
     elements = macs = 0

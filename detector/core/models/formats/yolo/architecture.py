@@ -84,7 +84,7 @@ class ConvStep(NetStep):
 
     @property
     def parameters(self) -> int:
-        """Number of stored parameters, without running statistics."""
+        """Number of stored parameters, without batch norm's running mean and variance."""
         outs, ins, *_ = self.stored_shape
         weights = math.prod(self.stored_shape)
         if self.form == "normed":
@@ -144,7 +144,7 @@ class Architecture:
 
     @property
     def needed(self) -> list[NetStep]:
-        """The steps that outputs need. The rest are for training (yolov7-w6's auxiliary heads)."""
+        """The steps that outputs need. Others are for training (yolov7-w6's auxiliary heads)."""
         names = {value.name for value in self.head.outputs} if self.head else set()
         steps = []
         for step in reversed(self.steps):
@@ -284,7 +284,7 @@ class ArchitectureBuilder:
         return self._add(UpsampleStep(path=path, inputs=(x,), out=out, scale=scale))
 
     def fold_pixels(self, path: str, x: Value) -> Value:
-        """Return ``x`` with 2x2 blocks of pixels as channels. Only a convolution can read it."""
+        """Return ``x`` with 2x2 pixels as channels. Only a convolution can read such a value."""
         assert self.row is not None
         if x.folded is not None:
             raise self.row.error("follows another such block; put a convolution between the two")

@@ -9,7 +9,7 @@ shapes in their state dicts. CSP: arXiv 1911.11929; pyramid pooling: arXiv 1406.
 
 YOLOv7's blocks are written from its paper (arXiv 2207.02696) and the names in its state dicts.
 RepConv: planned re-parameterised convolution, section 4.1 (RepVGG, arXiv 2101.03697). Implicit
-layers: YOLOR, arXiv 2105.04206. Auxiliary heads (section 4.2), used only in training, are omitted.
+layers: YOLOR, arXiv 2105.04206. Auxiliary heads (section 4.2), used only in training, are not run.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ CHANNEL_STEP = 8  # scaled channels are rounded up to a multiple of this
 
 
 class BlockSpec(NamedTuple):
-    """A row, its output channels times the width multiple, its repeats times the depth multiple."""
+    """A row of a description, with its numbers after scaling."""
 
     row: YamlRow
-    channels: int
-    repeats: int
+    channels: int  # output channels, times the width multiple
+    repeats: int  # times the depth multiple
 
 
 Block = Callable[[ArchitectureBuilder, str, list[Value], BlockSpec], Value]
@@ -74,7 +74,7 @@ def depthwise_conv(
 
 
 def focus(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec) -> Value:
-    """Add the stem of YOLOv5 before v6: move 2x2 pixels to channels, then a Conv at path.conv."""
+    """Add YOLOv5's stem before release 6.0: 2x2 pixels become channels, for a Conv at path.conv."""
     return conv(builder, f"{path}.conv", [builder.fold_pixels(path, inputs[0])], spec)
 
 
@@ -135,7 +135,7 @@ def _anchors_per_layer(builder: ArchitectureBuilder, inputs: list[Value], row: Y
     if len(anchors) != layers or len({len(pairs) for pairs in anchors}) != 1:
         counts = ", ".join(str(len(pairs)) for pairs in anchors)
         raise row.error(
-            f"has {layers} detection layers, but anchors: has lists of {counts} pairs; give each "
+            f"has {layers} detection layers, but 'anchors' has lists of {counts} pairs; give each "
             "layer a list of the same length"
         )
     return len(anchors[0])
@@ -241,7 +241,7 @@ def rep_conv(
 
 
 def down_c(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec) -> Value:
-    """Halve the size by convolution and by pooling. Arguments: channels, repeats (1), scale (2)."""
+    """Join a strided convolution and a pool. Arguments: channels, repeats (1), scale (2)."""
     row, x, half = spec.row, inputs[0], spec.channels // 2
     scale = row.integer(2, 2, high=8)
     strided = builder.conv(f"{path}.cv1", x, x.channels)
