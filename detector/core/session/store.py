@@ -75,7 +75,7 @@ class Session:
 
     def __init__(self, folder: Path, made: bool = True, lock: int = -1) -> None:
         self.folder = folder
-        self.notes: tuple[str, ...] = ()  # for the user: why a temporary folder is used
+        self.notes: tuple[str, ...] = ()  # for the user, on a temporary folder or replaced session
         self._made = made  # whether this run made the folder
         self._made_parents: list[Path] = []  # parents that this run made, innermost first
         self._lock = lock  # descriptor of the open list; -1 without a lock
@@ -105,7 +105,7 @@ class Session:
             try:
                 # Do not remove this folder at the end, because the user may want the session.
                 place = Path(tempfile.mkdtemp(prefix="detect-video-runs-"))
-            except OSError:  # report the first error: the user knows that folder
+            except OSError:  # report the first error, about the folder that the user knows
                 raise error from reason
         session = cls._create(place / name, new=True)
         session._made_parents = [place]
@@ -147,7 +147,7 @@ class Session:
         while True:
             lock = _open_list(folder)
             if not take_lock(lock):
-                for _ in range(20):  # its new owner may not have written the pid yet
+                for _ in range(20):  # the other process may not have written its pid yet
                     if writer := _last_writer(lock):
                         break
                     time.sleep(0.01)
@@ -223,7 +223,7 @@ class Session:
             ) from error
 
     def claim(self, *names: str) -> Path:
-        """List files before they are written. Return the first file's path. Raises OutputError."""
+        """List the ``names`` of files to be written. Return the first path. Raises OutputError."""
         try:
             known = _listed_names(self.folder)
             new = [name for name in names if name not in known]
@@ -273,7 +273,7 @@ class Session:
         return self.folder / name
 
     def write_json(self, name: str, content: Any) -> Path:
-        """Write a document, or plain dicts, lists, text and numbers."""
+        """Write ``content`` as JSON: a document, or plain dicts, lists, text and numbers."""
         return self.write_text(name, to_json(content))
 
     def write_pass(self, name: str, content: dict[str, Any]) -> Path:
@@ -296,7 +296,7 @@ class Session:
         try:
             with self.claim(LOG).open("a", encoding="utf-8", errors="backslashreplace") as log:
                 log.write(redact(text))
-        except (OutputError, OSError):  # the caller reports the first error instead
+        except (OutputError, OSError):  # the caller reports the error in ``text`` anyway
             return None
         return self.path(LOG)
 
@@ -419,7 +419,7 @@ def _make_folder(folder: Path) -> bool:
 
 
 def _make_new_folder(folder: Path) -> Path:
-    """Make ``folder``, or NAME-2, NAME-3, ... Two runs get two folders: mkdir is atomic."""
+    """Make ``folder``, or NAME-2, NAME-3, ... Two runs never share it: mkdir is atomic."""
     for number in range(1, 10_000):
         candidate = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
         while True:

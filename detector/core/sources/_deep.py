@@ -50,7 +50,7 @@ def _decode_narrow(data: NDArray[np.uint8], setting: GreySetting) -> tuple[Image
     if stored is None or stored.dtype.itemsize < 2:
         return None
     samples: Samples = np.asarray(stored)
-    is_pnm = data[0] == ord("P")  # cv2 discards the lower 8 bits even if the upper ones are unused
+    is_pnm = data[0] == ord("P")  # cv2 keeps only the upper 8 bits, even if those are unused
     capacity = 16 if is_pnm or samples.dtype.kind == "f" else bits_in_use(samples, 16)
     image, note = to_8_bits(samples, setting, capacity=capacity)
     return (image, note) if note else None

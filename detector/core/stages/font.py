@@ -76,7 +76,7 @@ class Font:
         return runs[::-1] if runs_leftward("".join(texts)) else runs
 
     def height(self, scale: float) -> Text:
-        """Return a drawn digit. Every label is at least as high."""
+        """Return a drawn digit: every label is at least as high as a digit."""
         face = self._find_face("0") or self._faces[0]
         return self._draw(face, "0", max(SMALLEST, round(EM * scale)))
 
