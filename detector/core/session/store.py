@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 # The list has a line "pid N TOKEN" for each process that wrote to it, and a line for each file.
 LIST = ".detect-video-session"
 PID = "pid "
-TOKEN = secrets.token_hex(4)  # distinguishes processes with the same number in two containers
+TOKEN = secrets.token_hex(4)  # distinguishes processes that have the same pid in two containers
 PASSES = "passes"  # folder in which each pass of `profile` writes a record NAME.json
 ROWS = "detections.jsonl"
 COPIED_BYTES = 1 << 20  # bytes per read when rows are copied
@@ -83,7 +83,7 @@ class Session:
 
     @classmethod
     def create(cls, run_dir: str | None, name: str, *, or_temporary: bool = False) -> Session:
-        """Use ``run_dir`` itself, or create runs/NAME (NAME-2, NAME-3, ... if it exists).
+        """Use ``run_dir`` itself, or create runs/NAME (if it exists: NAME-2, NAME-3, ...).
         ``or_temporary``: use a temporary folder if ``runs`` cannot be written.
 
         Until ``begin``, only the list changes. Raises OutputError if the folder has files that are
@@ -292,7 +292,7 @@ class Session:
         return whole_file(self.claim(name), "the run's outputs are kept", ours=True)
 
     def log_error(self, text: str) -> Path | None:
-        """Add to error.log. Return its path, or None if it cannot be written."""
+        """Append ``text`` to error.log. Return its path, or None if it cannot be written."""
         try:
             with self.claim(LOG).open("a", encoding="utf-8", errors="backslashreplace") as log:
                 log.write(redact(text))
@@ -402,7 +402,7 @@ def _process() -> str:
 
 
 def _last_writer(lock: int) -> str:
-    """Return the number and token of the last process in the list; "" if the list has none."""
+    """Return the pid and token of the last process in the list; "" if the list has none."""
     lines = os.fsdecode(os.pread(lock, os.fstat(lock).st_size, 0)).split("\n")
     writers = [line.removeprefix(PID) for line in lines if line.startswith(PID)]
     return writers[-1] if writers and writers[-1].strip() else ""

@@ -45,7 +45,7 @@ def _decode_png(data: NDArray[np.uint8], setting: GreySetting) -> tuple[Image | 
 
 
 def _decode_narrow(data: NDArray[np.uint8], setting: GreySetting) -> tuple[Image, str] | None:
-    """Decode and stretch the range; None if cv2's own conversion is right."""
+    """Decode a picture and stretch its range; None if cv2's own conversion is right."""
     stored = cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
     if stored is None or stored.dtype.itemsize < 2:
         return None

@@ -339,7 +339,7 @@ def _find_ambiguous(layout: DrawnLayout) -> list[bool]:
     shades = np.array(layout.shades)
     mistaken = shades[own][:, None] == shades
     mistaken[np.arange(len(own)), own] = False
-    near = layout.line  # an outline extends half a line width to either side
+    near = layout.line  # an outline extends less than this to either side
     mistaken &= (left <= x2 + near) & (top <= y2 + near)
     mistaken &= (right >= x1 - near) & (bottom >= y1 - near)
     inside = (left > x1 + near) & (top > y1 + near)

@@ -28,8 +28,8 @@ NO_LETTER = "\uffff"  # not a character, so every font draws its sign for a miss
 
 
 class Text(NamedTuple):
-    """Drawn text. ``coverage``: u8 [h, w], 255 where ink is. ``top``: its first row, pixels below
-    the baseline. ``advance``: pixels to the start of the next run."""
+    """Drawn text. ``coverage``: u8 [h, w], 255 where ink is. ``top``: its first row, in pixels
+    below the baseline. ``advance``: pixels to the start of the next run."""
 
     coverage: NDArray[np.uint8]
     left: int

@@ -293,7 +293,7 @@ def _choose_grey(
 
 
 def _is_interlaced(stream: Any, first: Any) -> bool:
-    """Check the container, then the first picture: Matroska and AVI often do not state this."""
+    """Ask the container, then the first picture: Matroska and AVI often state no field order."""
     # 0 unknown, 1 progressive, 2 and more: interlaced. PyAV before 18.1 lacks the attribute.
     if int(getattr(stream.codec_context, "field_order", 0)) >= 2:
         return True
