@@ -1,4 +1,4 @@
-"""The results of each source of a run. Summary and session are computed from them."""
+"""The results of each source of a run, from which the summary and the session are computed."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def exit_of(
 ) -> Exit:
     """Return the exit code and reason of a run.
 
-    An interruption (``stop_code``) takes precedence, then the first source that failed, then the
-    first session file that could not be written (``unwritten``), then damage in a source.
+    Order of precedence: an interruption (``stop_code``), the first source that failed, the first
+    session file that could not be written (``unwritten``), damage in a source.
     """
     from detector.core.session.document import Exit
 
@@ -130,7 +130,7 @@ class RunSettings:
     # Height and width of the next smaller input that the model was trained for, if any.
     smaller_input: tuple[int, int] | None = None
     input_shapes: InputShapes | None = None  # with --rect
-    # A stage between nms and annotate -> what it does, and which options reduce its work.
+    # Name of a stage between nms and annotate -> what the stage does, options that reduce its work.
     between: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     tiles: int = 1  # network inputs per frame (--tiles)
     device: str = ""  # the engine's device; "" for the CPU

@@ -73,7 +73,8 @@ class StageSum:
     library_ns: int | None = None
 
     def figures(self, burnt: Burnt | None = None, name: str = "") -> StageFigures:
-        """Return figures. ``burnt``: libraries' steady-state CPU time; we scale it to all calls."""
+        """Return figures of the stage ``name``. ``burnt``: CPU time of libraries' threads in the
+        steady state, which we scale to all calls."""
         libraries = None if burnt is None else burnt.stages.get(name, StageThreads())
         calls = self.calls / libraries.calls if libraries is not None and libraries.calls else 0.0
         library_ns = None if libraries is None else libraries.cpu_ns * calls
@@ -112,7 +113,7 @@ class ThreadSum:
 
     @property
     def unplaced_ns(self) -> int:
-        """CPU and ready time by which the kernel's counts differ from the sums of the splits."""
+        """How far the kernel's CPU and ready times are from the sums of the splits, in total."""
         parts = self.splits.values()
         cpu = sum(part.on_cpu_ns for part in parts)
         ready = sum(part.ready_ns for part in parts)
@@ -246,7 +247,7 @@ def merge_recordings(recordings: Iterable[TimelineSums]) -> TimelineSums:
 
 
 def _add_burnt(first: Burnt, second: Burnt) -> Burnt:
-    """Add up two sources that ran one after the other. Keep the larger number of threads."""
+    """Add the times of two sources that ran in turn. Keep each stage's larger number of threads."""
     others = (
         None
         if first.others_ns is None or second.others_ns is None

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 # The list has a line "pid N TOKEN" for each process that wrote to it, and a line for each file.
 LIST = ".detect-video-session"
 PID = "pid "
-TOKEN = secrets.token_hex(4)  # distinguishes processes with the same number in two containers
+TOKEN = secrets.token_hex(4)  # distinguishes processes that have the same pid in two containers
 PASSES = "passes"  # folder in which each pass of `profile` writes a record NAME.json
 ROWS = "detections.jsonl"
 COPIED_BYTES = 1 << 20  # bytes per read when rows are copied
@@ -75,7 +75,7 @@ class Session:
 
     def __init__(self, folder: Path, made: bool = True, lock: int = -1) -> None:
         self.folder = folder
-        self.notes: tuple[str, ...] = ()  # for the user: why a temporary folder is used
+        self.notes: tuple[str, ...] = ()  # for the user, on a temporary folder or replaced session
         self._made = made  # whether this run made the folder
         self._made_parents: list[Path] = []  # parents that this run made, innermost first
         self._lock = lock  # descriptor of the open list; -1 without a lock
@@ -83,7 +83,7 @@ class Session:
 
     @classmethod
     def create(cls, run_dir: str | None, name: str, *, or_temporary: bool = False) -> Session:
-        """Use ``run_dir`` itself, or create runs/NAME (NAME-2, NAME-3, ... if it exists).
+        """Use ``run_dir`` itself, or create runs/NAME (if it exists: NAME-2, NAME-3, ...).
         ``or_temporary``: use a temporary folder if ``runs`` cannot be written.
 
         Until ``begin``, only the list changes. Raises OutputError if the folder has files that are
@@ -105,7 +105,7 @@ class Session:
             try:
                 # Do not remove this folder at the end, because the user may want the session.
                 place = Path(tempfile.mkdtemp(prefix="detect-video-runs-"))
-            except OSError:  # report the first error: the user knows that folder
+            except OSError:  # report the first error, about the folder that the user knows
                 raise error from reason
         session = cls._create(place / name, new=True)
         session._made_parents = [place]
@@ -147,7 +147,7 @@ class Session:
         while True:
             lock = _open_list(folder)
             if not take_lock(lock):
-                for _ in range(20):  # its new owner may not have written the pid yet
+                for _ in range(20):  # the other process may not have written its pid yet
                     if writer := _last_writer(lock):
                         break
                     time.sleep(0.01)
@@ -223,7 +223,7 @@ class Session:
             ) from error
 
     def claim(self, *names: str) -> Path:
-        """List files before they are written. Return the first file's path. Raises OutputError."""
+        """List the ``names`` of files to be written. Return the first path. Raises OutputError."""
         try:
             known = _listed_names(self.folder)
             new = [name for name in names if name not in known]
@@ -273,7 +273,7 @@ class Session:
         return self.folder / name
 
     def write_json(self, name: str, content: Any) -> Path:
-        """Write a document, or plain dicts, lists, text and numbers."""
+        """Write ``content`` as JSON: a document, or plain dicts, lists, text and numbers."""
         return self.write_text(name, to_json(content))
 
     def write_pass(self, name: str, content: dict[str, Any]) -> Path:
@@ -292,11 +292,11 @@ class Session:
         return whole_file(self.claim(name), "the run's outputs are kept", ours=True)
 
     def log_error(self, text: str) -> Path | None:
-        """Add to error.log. Return its path, or None if it cannot be written."""
+        """Append ``text`` to error.log. Return its path, or None if it cannot be written."""
         try:
             with self.claim(LOG).open("a", encoding="utf-8", errors="backslashreplace") as log:
                 log.write(redact(text))
-        except (OutputError, OSError):  # the caller reports the first error instead
+        except (OutputError, OSError):  # the caller reports the error in ``text`` anyway
             return None
         return self.path(LOG)
 
@@ -402,7 +402,7 @@ def _process() -> str:
 
 
 def _last_writer(lock: int) -> str:
-    """Return the number and token of the last process in the list; "" if the list has none."""
+    """Return the pid and token of the last process in the list; "" if the list has none."""
     lines = os.fsdecode(os.pread(lock, os.fstat(lock).st_size, 0)).split("\n")
     writers = [line.removeprefix(PID) for line in lines if line.startswith(PID)]
     return writers[-1] if writers and writers[-1].strip() else ""
@@ -419,7 +419,7 @@ def _make_folder(folder: Path) -> bool:
 
 
 def _make_new_folder(folder: Path) -> Path:
-    """Make ``folder``, or NAME-2, NAME-3, ... Two runs get two folders: mkdir is atomic."""
+    """Make ``folder``, or NAME-2, NAME-3, ... Two runs never share it: mkdir is atomic."""
     for number in range(1, 10_000):
         candidate = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
         while True:

@@ -1,10 +1,10 @@
 """Find the best picture of each track, keeping one candidate per track.
 
-A picture of the whole object is better than a picture of an object cut by the border. Otherwise,
-the picture with the larger product side x score x sharpness is better. The side is the square root
-of the box's area in pixels. Sharpness is v / (v + 100), where v is the variance of the Laplacian of
-the grey crop, scaled to 64x64 so that distance does not matter. A picture must be better by 5% to
-replace the candidate, so that an approaching object is not copied in every frame.
+A picture of the whole object is better than a picture of an object cut by the border. If both are
+whole or both are cut, the larger product of side, score and sharpness decides. The side is the
+square root of the box's area in pixels. Sharpness is v / (v + 100), where v is the variance of the
+Laplacian of the grey crop, scaled to 64x64 so that distance does not matter. A product must be
+larger by 5% to replace the last, so that an approaching object is not copied in every frame.
 
 A track ends if it has no detection for ``ENDED_S`` (no tracker waits that long), or if the clock
 is set back. The caller then gets a ``TrackRecord`` to write.
@@ -34,8 +34,8 @@ SHARPNESS_SIDE, SHARPNESS_HALF = 64, 100.0
 
 @dataclass(slots=True)
 class TrackRecord:
-    """``box``: xyxy in the track's best frame. ``rank``: whether the object is whole, and side x
-    score x sharpness."""
+    """``box``: xyxy in the track's best frame. ``rank``: whether the object is whole, and the
+    product of side, score and sharpness."""
 
     id: int
     class_id: int
@@ -148,7 +148,7 @@ class BestPictures:
             record = TrackRecord(track, class_id, name, frame.index, time_s, frame.index, time_s)
             self._tracks[track] = record
         better = None if self._better is None else self._better[at]
-        if better is None and record.picture is None:  # the track that ``see`` used has ended
+        if better is None and record.picture is None:  # ``see`` compared with a track that ended
             better = self._compare(frame.image, detections, at, track)
         record.last_frame, record.last_s = frame.index, time_s
         record.frames += 1

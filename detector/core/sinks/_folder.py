@@ -1,9 +1,9 @@
 """The base of sinks that write a folder. They never delete other programs' files.
 
 ``close`` distinguishes three cases:
-- The folder does not exist yet, or is empty: ``NAME.partial`` gets its name.
-- The folder only contains files listed in an earlier run's hidden manifest: the folder is renamed
-  to ``NAME.old``, the new folder gets its name, and the listed files are removed one by one.
+- The folder does not exist yet: ``NAME.partial`` gets its name.
+- The folder is empty, or only holds files listed in an earlier run's hidden manifest: it becomes
+  ``NAME.old``, ``NAME.partial`` gets its name, and the listed files are removed one by one.
 - The folder contains other files, or is the working directory or a mount point: our files are moved
   into it one by one. They only replace files of the same name from an earlier run.
 
@@ -180,7 +180,7 @@ class FolderSink(Sink):
         if not target.exists():
             os.rename(partial.path, target)
             return True
-        # Keep the working directory: the user's shell would be left in a deleted folder.
+        # If we replaced the working directory, the user's shell would be left in a deleted folder.
         if not self._has_only_ours(target) or target.samefile(os.curdir):
             return False
         old = target.with_name(f"{target.name}.old")

@@ -26,7 +26,7 @@ class Partial:
 
     Links are followed, so that two names of one target share one lock. A killed run's temporary
     file is reused; if another program's file has that name, we use ``x.partial-2.mp4``. Raises
-    OutputError if the target is ``source``, or if ``refuse_kept`` refuses it.
+    OutputError if the target is ``source``, and UsageError if ``refuse_kept`` refuses it.
     """
 
     def __init__(self, target: Path, source: str = "", *, folder: bool = False) -> None:

@@ -78,7 +78,7 @@ class Sink:
         raise NotImplementedError
 
     def see(self, image: Image, detections: Detections) -> None:
-        """Receive a frame's plain picture and detections, before its ``write``."""
+        """Receive a frame's plain picture and detections, before ``write`` receives the frame."""
         raise NotImplementedError
 
     def write(self, frame: Frame, detections: Detections) -> None:

@@ -45,8 +45,8 @@ def make_results(
     digits: int = 2,
 ) -> Iterator[dict[str, Any]]:
     """Yield one row for each detection, as in COCO's results format. ``category_ids``: class id ->
-    id to write; other classes are omitted. None: every class id + 1. ``digits``: decimals of
-    pixels."""
+    id to write; other classes are omitted. If it is None, the id to write is the class id + 1.
+    ``digits``: decimals of coordinates."""
     for (x1, y1, x2, y2), score, class_id, track in python_values(detections):
         category = class_id + 1 if category_ids is None else category_ids.get(class_id)
         if category is None:
@@ -94,7 +94,7 @@ class CocoResults(RowsSink):
 class CocoSink(RowsSink):
     name = "coco"
     suffixes = (".coco.json", ".json")
-    order = 1  # after the other sinks of rows: the list of images is only written on close
+    order = 1  # after the other sinks of rows: closing writes a list, which may fill the disk
     options = ("remark", "names")
 
     def __init__(self, path: Path, *, remark: str = "", names: FrameNames | None = None) -> None:

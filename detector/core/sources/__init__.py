@@ -134,8 +134,8 @@ def open(
 
 def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:
     """Return the sources of a command line. Pictures named one by one form one source, and so do
-    the pictures of a folder or pattern. ``skip`` returns whether a file is an earlier output. We
-    omit earlier outputs among a folder's videos, and in ``specs`` if it has their source, too."""
+    the pictures of a folder or pattern. ``skip`` returns whether a file is an earlier output.
+    In a folder, earlier outputs are omitted; in ``specs``, only if their source is there, too."""
     from detector.core.sources._contents import PICTURE, kind_of
 
     earlier: set[str] = set()

@@ -1,5 +1,5 @@
 """Find out whether an ``http://`` address is a finite file, a picture, a live stream or no video,
-by the headers and first bytes of one response."""
+from the headers and first bytes of one response."""
 
 from __future__ import annotations
 

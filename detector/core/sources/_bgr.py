@@ -14,7 +14,7 @@ from detector.core.errors.machine import ARM64
 from detector.core.stages.preprocess import yuv_to_rgb
 from detector.core.types import Colours, Image
 
-# Numbers of ITU-T H.273. HDR and wide gamuts look pale. We convert them to BT.709, as cv2 does.
+# Numbers of ITU-T H.273. Like cv2, we convert HDR and wide gamuts, which look pale, to BT.709.
 BT709, UNSPECIFIED = 1, 2
 HDR_TRANSFERS = (16, 18)  # PQ and HLG
 WIDE_PRIMARIES = (8, 9, 10, 11, 12, 22)  # film, BT.2020, XYZ, both P3, EBU 3213
@@ -81,7 +81,7 @@ def _to_bgr_as_x86(planes: list[NDArray[np.uint8]], colours: Colours) -> Image:
 
 @lru_cache(maxsize=16)
 def _compute_products(colours: Colours) -> tuple[NDArray[np.int16], ...]:
-    """Return five tables: what Y adds to all channels, V to red, U and V to green, U to blue."""
+    """Return what each level adds: of Y to all channels, V to red, U and V to green, U to blue."""
     factors = np.rint(yuv_to_rgb(colours).astype(float) * 8192).astype(int)
     levels, black = np.arange(256), 0 if colours.full_range else 16
     pairs = (factors[0, 0], black), *((factors[at], 128) for at in ((0, 2), (1, 1), (1, 2), (2, 1)))

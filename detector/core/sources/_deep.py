@@ -45,12 +45,12 @@ def _decode_png(data: NDArray[np.uint8], setting: GreySetting) -> tuple[Image | 
 
 
 def _decode_narrow(data: NDArray[np.uint8], setting: GreySetting) -> tuple[Image, str] | None:
-    """Decode and stretch the range; None if cv2's own conversion is right."""
+    """Decode a picture and stretch its range; None if cv2's own conversion is right."""
     stored = cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
     if stored is None or stored.dtype.itemsize < 2:
         return None
     samples: Samples = np.asarray(stored)
-    is_pnm = data[0] == ord("P")  # cv2 discards the lower 8 bits even if the upper ones are unused
+    is_pnm = data[0] == ord("P")  # cv2 keeps only the upper 8 bits, even if those are unused
     capacity = 16 if is_pnm or samples.dtype.kind == "f" else bits_in_use(samples, 16)
     image, note = to_8_bits(samples, setting, capacity=capacity)
     return (image, note) if note else None

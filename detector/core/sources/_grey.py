@@ -20,11 +20,11 @@ from detector.core.types import Image
 Samples = NDArray[Any]
 DEPTHS = (8, 10, 12, 14, 16, 24, 32)  # bits per sample of cameras and of integer types
 OVERSHOOT = 2.0  # floats of 0..1 may reach this value after sharpening or enlarging
-# Grey that uses a smaller share of its range is stretched. NARROW_GUESSED: for a guessed depth.
+# Grey that uses less than this share of its range is stretched. NARROW_GUESSED: for guessed depth.
 NARROW, NARROW_GUESSED = 0.1, 0.25
 NOISE = 7  # levels; grey whose contrast is at most this is not stretched
 OUTLIERS = 0.001  # share of the samples at either end that may be dead or hot pixels
-BEYOND = 1 / 16  # share of the other samples' range; an outlier is farther than this from them
+BEYOND = 1 / 16  # outliers are farther from the other samples than this share of their range
 SAMPLED = 1 << 18  # samples of a picture used to find outliers
 FOLLOW_SHARE = 0.05  # a camera's range moves by this share of the way to each picture's range
 

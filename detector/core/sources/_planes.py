@@ -92,7 +92,7 @@ class PlanesReader:
 
 
 def blank_like(planes: Planes, filled: Planes | None = None) -> Planes:
-    """Return writeable planes of the same size and colours, with the content of ``filled``."""
+    """Return writeable planes of the same size and colours. ``filled``: planes to copy to them."""
     import av  # imported here, because an easel for photos needs no PyAV
 
     height, width = planes.y.shape

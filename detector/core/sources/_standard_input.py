@@ -1,7 +1,7 @@
 """Standard input as a file that can be read once, from its first byte to its last.
 
-Until the second frame is requested, all bytes are kept, so that the input can be opened again. A
-pipe may stay silent for ever, so every wait checks ``stopped``.
+Until the first call of ``PipedSource.read`` or ``restrict``, all bytes are kept, so that the input
+can be opened again. A pipe may stay silent for ever, so every wait checks ``stopped``.
 """
 
 from __future__ import annotations

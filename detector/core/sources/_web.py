@@ -31,7 +31,7 @@ from detector.core.sources._storage import ObjectInfo, explain
 SILENT_S = 20.0  # timeout while no byte arrives
 READ_BYTES = 1 << 16  # bytes per read of a connection
 MOST_SKIPPED = 1 << 18  # bytes that we read and discard; to skip more, we make a new request
-CHECK_S = 0.2  # between two checks whether the run must stop
+CHECK_S = 0.2  # between two checks of whether the run must stop
 LONGEST_NAME = 200  # bytes
 
 # ``stopped()`` returns whether the current run must stop. By default it returns False; ``cut_when``
@@ -76,7 +76,7 @@ class WebPlace:
         return f"{stem}{suffix[:20]}"
 
     def link_to(self, url: str) -> WebPlace:
-        """Return the place that a link in this file names, with our login on the same host."""
+        """Return the place of a link in this file, with our login if it is on the same host."""
         info, at, host = urlsplit(self.whole).netloc.rpartition("@")
         parts = urlsplit(url)
         if at and parts.netloc == host and parts.scheme == self.scheme:

@@ -46,7 +46,7 @@ def parse_grey_range(text: str) -> str | GreyRange:
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Options for reading. ``track``: number of the video track, from 1; None: the default track,
-    else the largest. ``rate``: frame rate of a raw stream. ``grey``: value of ``--grey-range``.
+    or else the largest. ``rate``: frame rate of a raw stream. ``grey``: value of ``--grey-range``.
     ``reduce``: returns the divisor (1, 2, 4, 8) by which a picture of a given width and height may
     be reduced. ``at_once``: how many pictures are decoded concurrently."""
 

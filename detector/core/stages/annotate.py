@@ -48,7 +48,7 @@ _HAND_PICKED = (
 
 
 def _make_palette(n: int) -> tuple[Color, ...]:
-    """Return n colours, BGR: hand-picked ones, then hues a golden angle apart, in 3 lightnesses."""
+    """Return n BGR colours: hand-picked ones, then hues 134 degrees apart, in 3 lightnesses."""
     i = np.arange(n - len(_HAND_PICKED))
     hues = i * 67 % 180  # 0..179 in OpenCV
     hsv = np.stack([hues, 130 + i % 2 * 90, 255 - i % 3 * 45], axis=1).astype(np.uint8)
@@ -68,7 +68,7 @@ INKS = tuple(_choose_ink(color) for color in PALETTE)
 PEOPLE = {"person", "people", "pedestrian"}  # names in COCO, VisDrone, MOT, default model
 YELLOW = 3  # index in the palette: the background of a remark
 FEW = 12  # boxes; with more, text is smaller, and ambiguous labels get a thick corner
-BLOCKS = 6  # most blocks along the shorter side of a pixelated object
+BLOCKS = 6  # limit on blocks along the shorter side of a pixelated object
 DASH = 4  # length of a dash, in line widths
 SMALLEST_BLOCK = 8  # pixels: smaller blocks leave letters and faces readable
 
@@ -284,8 +284,8 @@ def _middle_of_dot(box: Sequence[int], radius: int) -> tuple[int, int]:
 def _place_labels(
     layout: DrawnLayout, places: LabelSpace, detections: Detections, scale: float, style: Style
 ) -> list[int]:
-    """Add the labels of all boxes, best score first, and their corners. Return the boxes where
-    neither the name alone nor the score alone fits."""
+    """Add the labels of all boxes, best score first, and corners at ambiguous labels. Return the
+    boxes where neither the name alone nor the score alone fits."""
     ids, shades, boxes = detections.class_ids.tolist(), layout.shades, layout.boxes
     font, crowded = style.font, len(boxes) > FEW
     first = {class_id: i for i, class_id in reversed(list(enumerate(ids)))}
@@ -339,7 +339,7 @@ def _find_ambiguous(layout: DrawnLayout) -> list[bool]:
     shades = np.array(layout.shades)
     mistaken = shades[own][:, None] == shades
     mistaken[np.arange(len(own)), own] = False
-    near = layout.line  # an outline extends half a line width to either side
+    near = layout.line  # an outline extends less than this to either side
     mistaken &= (left <= x2 + near) & (top <= y2 + near)
     mistaken &= (right >= x1 - near) & (bottom >= y1 - near)
     inside = (left > x1 + near) & (top > y1 + near)

@@ -28,8 +28,8 @@ NO_LETTER = "\uffff"  # not a character, so every font draws its sign for a miss
 
 
 class Text(NamedTuple):
-    """Drawn text. ``coverage``: u8 [h, w], 255 where ink is. ``top``: its first row, pixels below
-    the baseline. ``advance``: pixels to the start of the next run."""
+    """Drawn text. ``coverage``: u8 [h, w], 255 where ink is. ``top``: its first row, in pixels
+    below the baseline. ``advance``: pixels to the start of the next run."""
 
     coverage: NDArray[np.uint8]
     left: int
@@ -76,7 +76,7 @@ class Font:
         return runs[::-1] if runs_leftward("".join(texts)) else runs
 
     def height(self, scale: float) -> Text:
-        """Return a drawn digit. Every label is at least as high."""
+        """Return a drawn digit: every label is at least as high as a digit."""
         face = self._find_face("0") or self._faces[0]
         return self._draw(face, "0", max(SMALLEST, round(EM * scale)))
 

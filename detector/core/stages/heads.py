@@ -46,7 +46,7 @@ def logit(p: float) -> float:
     return float(np.log(p / (1 - p))) - 1e-3
 
 
-@np.errstate(invalid="ignore", over="ignore")  # ``are_finite`` drops inf - inf
+@np.errstate(invalid="ignore", over="ignore")  # ``are_finite`` drops the NaN of inf - inf
 def xyxy(boxes: Floats) -> Floats:
     """Convert cx, cy, w, h to x1, y1, x2, y2, [M, 4]."""
     half = boxes[:, 2:] / 2

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from detector.core.stages.font import Font
 
 FAMILY = "sans-serif"  # without an attached font, the player uses its own
-# Height of a capital at scale 1.0, in pixels. OpenCV 5 itself draws 14 pixels. At our 16.5, even a
-# wide font (DejaVu Sans) fits the label backgrounds.
+# Height of a capital at scale 1.0, in pixels. OpenCV 5's own capitals are 14 pixels high. At 16.5,
+# text fits the label backgrounds even in a wide font (DejaVu Sans).
 CAPITAL = 16.5 if MANY_SCRIPTS else FONT_HEIGHT
 # ASS's Fontsize is ascent plus descent. In most fonts that is 1.2 em, and a capital is 0.72 em.
 CAPITAL_OF_EM = 0.72
@@ -162,7 +162,7 @@ def _format_color(bgr: Color) -> str:
 
 
 def label_texts(layout: DrawnLayout, detections: Detections, per_scale: float) -> Iterator[str]:
-    """Yield lines. A line's labels are at least a row apart. ``per_scale``: Fontsize at scale 1."""
+    """Yield lines of labels that are at least a row apart. ``per_scale``: Fontsize at scale 1."""
     row_height = ROW * per_scale * max((placed.scale for placed in layout.labels), default=0)
     lines: list[list[tuple[int, PlacedLabel]]] = []
     for base, placed in sorted(

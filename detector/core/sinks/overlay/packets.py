@@ -27,7 +27,7 @@ from detector.core.sinks._about import (
 
 MOST_STREAMS = 64  # limit on streams that appear while a file is read
 REFUSED = (av.FFmpegError, OSError, ValueError)  # raised by PyAV for a stream it cannot copy
-# If the first video packets have no dts, we count up from -BEFORE_S, which is below all stated dts.
+# If the first video packets have no dts, we invent some from -BEFORE_S up, below all stated dts.
 BEFORE_S = 10
 REORDERED_S = 2  # a picture is shown at most this much later than it is stored
 # How long the muxer waits for streams with rare packets, such as subtitles.
@@ -114,7 +114,7 @@ class SourceCopy:
         return copied
 
     def scan(self, most: int | None = None, longest_gap_s: float = math.inf) -> Scan:
-        """Read all packets of the video once, or at most ``most``. Raises UnfitError."""
+        """Read all packets of the video once, or only the first ``most``. Raises UnfitError."""
         with av.open(self.container.name, **bad_tags()) as container:
             stream = container.streams[self.video.index]
             check = _PacketCheck(self.base, longest_gap_s)
@@ -155,7 +155,7 @@ def _explain_refusal(stream: Any) -> str | None:
 
 
 class _PacketCheck:
-    """Checks that a muxer accepts the packets of a video unchanged. Raises UnfitError."""
+    """Checks that a muxer accepts a video's packets as they are. Raises UnfitError."""
 
     def __init__(self, base: Fraction, longest_gap_s: float) -> None:
         self._gap = longest_gap_s / base  # ticks
@@ -286,7 +286,7 @@ class PacketCopier:
         self.copied += is_video
 
     def _choose_dts(self, packet: Any, index: int) -> int:
-        """Return a dts for the muxer only: it never decreases, and Matroska does not store it."""
+        """Return a dts that never decreases. Only the muxer uses it: Matroska does not store it."""
         last = self._dts.get(index)
         if packet.dts is not None:
             dts = packet.dts - self._shift[index]

@@ -15,7 +15,7 @@ from detector.core.types import BACK_S
 
 _NAMES = {"audio": "audio", "subtitle": "subtitle track", "data": "data track"}
 DEFAULT_RATE = 48000  # samples/s, used if the encoder does not support the source's rate
-LONGEST_SLIP_S = Fraction(1, 50)  # if the output's sound has no stamps, silence fills longer gaps
+LONGEST_SLIP_S = Fraction(1, 50)  # silence fills longer gaps if the output's sound has no stamps
 SILENCE_S = 1  # longest block of silence
 NEVER = Fraction(-(10**9)), Fraction(0)
 
@@ -46,8 +46,8 @@ class CarriedTrack:
         self._last_pts: int | None = None
         self._rewinds = 0  # how often the clock was set back before ``_held``
         self._left_s = Fraction(0)  # time of the last packet before the clock was set back
-        # Number of a part between rewinds -> (time on the source's clock at which its frames end so
-        # far, seconds by which its packets are moved to earlier times).
+        # How often the clock was set back before a part of the source -> (clock time at which the
+        # written frames of the part end, seconds by which its packets are moved to earlier times).
         self._positions: dict[int, tuple[Fraction, Fraction]] = {}
         self._rules = rules
         self._filled_s = Fraction(0)  # end of the output so far, if gaps are filled
@@ -124,7 +124,7 @@ class CarriedTrack:
                 break
             self._held = None
             end_s, earlier_s = self._positions.get(self._rewinds, NEVER)
-            if begin_s < end_s:  # else the item is after the last frame before a rewind
+            if begin_s < end_s:  # otherwise drop it: it is after the last frame before a rewind
                 yield from self._move(item, earlier_s)
 
     def _peek(self) -> Any:

@@ -1,4 +1,4 @@
-"""Base of video files, with muxer, sound and trailer. Each subclass writes one format."""
+"""Base of video files, with muxer, sound and trailer. Each subclass has one video codec."""
 
 from __future__ import annotations
 
@@ -94,11 +94,11 @@ class VideoFile:
         raise NotImplementedError
 
     def omits(self, ticks: int) -> bool:
-        """Return whether a frame at this time is too soon after the last one, and is omitted."""
+        """Return whether a frame at this time is omitted, because it is too soon after the last."""
         return False
 
     def add(self, frame: Frame, joined: bool = False) -> None:
-        """Encode a frame and its sound. ``joined``: close the gap before it. Raises ``errors``."""
+        """Encode a frame with its sound. ``joined``: close the gap before it. Raises ``errors``."""
         ticks = self._convert_to_ticks(frame.pts)
         if not joined and self.omits(ticks):
             return

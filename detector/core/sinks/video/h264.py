@@ -33,10 +33,10 @@ REORDERED = 8  # with three B-frames, x264 reorders fewer frames than this at a 
 HUGE_PIXELS = 4096 * 4096  # with larger pictures, x264's look-ahead would need gigabytes
 MOST_THREADS = 16  # each needs memory for a frame or two
 # x264 settings for --quality. "balanced" is better than any preset: on clips of 360p to 720p it
-# takes 0.6 to 0.7 of the CPU time of "superfast" at crf 23, with equal PSNR and SSIM and 0.5 to 1.2
-# of the bytes (docs/settings.md; `scripts/bench qualities`). It omits the slowest tools (sub-pixel
-# motion, look-ahead, adaptive quantization), and keeps cheap tools that save bytes (B-frames in a
-# fixed pattern, CABAC, the deblocking filter, 8x8 transforms).
+# takes 0.6 to 0.7 times the CPU time and 0.5 to 1.2 times the bytes of "superfast" at crf 23, with
+# equal PSNR and SSIM (docs/settings.md; `scripts/bench qualities`). It omits the slowest tools
+# (sub-pixel motion, look-ahead, adaptive quantization), and keeps cheap tools that save bytes
+# (B-frames in a fixed pattern, CABAC, the deblocking filter, 8x8 transforms).
 QUALITIES = {
     "fast": {"preset": "ultrafast", "crf": "23"},
     "balanced": {
@@ -51,7 +51,7 @@ QUALITIES = {
 }
 CRF = "23"  # the crf used with --preset
 TIME_BASES = {"mpegts": Fraction(1, 90_000), "flv": Fraction(1, 1000)}  # the only ones allowed
-# FFmpeg may not recognize MPEG-TS in a file of fewer packets, so null packets are appended.
+# FFmpeg may not recognize MPEG-TS in a file of fewer packets than this, so we append null packets.
 TS_MIN_PACKETS, TS_NULL = 32, b"\x47\x1f\xff\x10" + b"\xff" * 184
 SOUNDS = {"mov": COPIED_IN_MOV, "mpegts": COPIED_IN_TS, "flv": COPIED_IN_FLV}
 SUBTITLES = {
@@ -92,8 +92,7 @@ class YuvFile(VideoFile):
         context.colorspace, context.color_primaries, context.color_trc = BT601, BT709, BT709
         context.color_range = LIMITED
         if (colours := self.colours) is not None:
-            # Set the colours even if they are unspecified, so that players treat source and output
-            # alike.
+            # Set even unspecified colours, so that players treat source and output alike.
             context.colorspace, context.color_primaries = colours.matrix, colours.primaries
             context.color_trc = colours.transfer
             context.color_range = FULL if colours.full_range else LIMITED

@@ -146,7 +146,7 @@ class NestedOpener:
         self._missing, self.given_up = 0, ""
 
     def keep(self, container: Any) -> Any:
-        """Keep a container open: Python could free its files before the container (PyAV 18)."""
+        """Keep a container open, as Python could free its files before the container (PyAV 18)."""
         self._containers.append(container)
         return container
 

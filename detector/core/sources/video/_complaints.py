@@ -3,7 +3,7 @@
 If a packet is damaged, FFmpeg often guesses the rest of the picture, returns it and only logs an
 error. PyAV can catch the log of its own FFmpeg. cv2 contains another copy of FFmpeg and has no such
 function. So the log callback of cv2's copy becomes ``av_vlog`` of PyAV's library, which has the
-right signature. PyAV's library discards messages less severe than errors in C, without the GIL, so
+right signature. PyAV's library needs no GIL to discard messages less severe than errors, so
 catching the log of an intact file costs nothing.
 """
 
@@ -38,7 +38,7 @@ class Complaints:
         CAUGHT_LOG.add(self)
 
     def has_errors(self) -> bool:
-        """Return whether errors were logged since ``take``. Cheap: it runs for every frame."""
+        """Return whether errors were logged since ``take``. Fast, since it runs for every frame."""
         if CAUGHT_LOG.records:
             CAUGHT_LOG.deliver()
         return bool(self._errors)

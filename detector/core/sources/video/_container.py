@@ -178,8 +178,8 @@ class Demuxed:
 
     packets: int = 0
     keys: int = 0  # number of key frames
-    gaps: int = 0  # number of packets after which data is missing, according to the demuxer
-    last_gap: int | None = None  # the last such packet, counting all packets from 1
+    gaps: int = 0  # number of packets in which data is missing, according to the demuxer
+    last_gap: int | None = None  # number of the last such packet; all packets are counted, from 1
     end: int = 0  # position in the file at which the last packet ends
     largest_offset: int = 0  # largest difference of a packet's pts and dts, in ticks
     first_dts: int | None = None
@@ -293,7 +293,7 @@ def _choose_grey(
 
 
 def _is_interlaced(stream: Any, first: Any) -> bool:
-    """Check the container, then the first picture: Matroska and AVI often do not state this."""
+    """Ask the container, then the first picture: Matroska and AVI often state no field order."""
     # 0 unknown, 1 progressive, 2 and more: interlaced. PyAV before 18.1 lacks the attribute.
     if int(getattr(stream.codec_context, "field_order", 0)) >= 2:
         return True

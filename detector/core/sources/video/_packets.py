@@ -62,7 +62,7 @@ class PictureRule:
         return 0 < self._packets_of_open_gop <= MOST_REFERENCES
 
     def must_show(self, packet: Any) -> bool:
-        """Return whether this packet must show a picture: if none is decoded, one was lost."""
+        """Return whether a packet must show a picture. If it must and yields none, one was lost."""
         is_leading = self._is_leading(packet)
         self._packets_of_open_gop += is_leading or self._packets_of_open_gop > 0
         if is_leading:

@@ -44,8 +44,8 @@ class Landing:
     """The key frame to start decoding at. pts and dts are in ticks of the source's time base.
 
     ``shown``: pts of the frames from number ``first`` up to ``wanted_pts``. ``fits``: usable key
-    frames, the last at ``key_pts``. ``safe_pts``: a limit. A decoder whose first picture is earlier
-    began at one of ``fits``; any other decoder may have begun at a later key frame.
+    frames, the last at ``key_pts``. A decoder whose first picture is before ``safe_pts`` began at
+    one of ``fits``; any other decoder may have begun at a later key frame.
     """
 
     key_pts: int

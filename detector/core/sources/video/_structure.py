@@ -91,7 +91,7 @@ def _read_size(container: Any) -> int:
 
 
 def _is_disordered(stream: Any, demuxed: Demuxed) -> bool:
-    """Return whether a packet's pts and dts differ by far more than the video's duration."""
+    """Return whether some packet's pts and dts differ by over twice the video's duration."""
     longest = max(demuxed.last_dts - (demuxed.first_dts or 0), stream.duration or 0)
     return demuxed.packets > 2 and demuxed.largest_offset > 2 * longest
 

@@ -37,10 +37,10 @@ class ThreadedSource(HandOverMixin, AvSource):
     """Reads with a thread per frame, and through ``AvSource`` after the first error."""
 
     def __init__(self, video: VideoInfo, stride: int, frames: int | None, pixels: str) -> None:
-        self._packet_number = 0  # counts packets while the sparse plan is in use
+        self._packet_number = 0  # counts packets while ``_sparse`` is in use
         self._good_frames = 0  # frames grabbed before the first error
         self._release: Callable[[], Any] | None = None
-        self._sparse: Sparse | None = None
+        self._sparse: Sparse | None = None  # a plan that decodes only what the stride needs
         if stride > 1 and frames is None:  # planning reads all packets: too slow for few frames
             from detector.core.sources.video._sparse import plan_sparse
 

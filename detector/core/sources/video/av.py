@@ -49,7 +49,7 @@ def open(
 
 
 class AvSource(SteppingSource):
-    """Reads on after a packet that the decoder rejects, and records each packet's result."""
+    """Continues after a packet that the decoder rejects. Records the result of each packet."""
 
     decoder = "av"
     landing: Landing | None = None  # where ``seek`` starts decoding, if already known

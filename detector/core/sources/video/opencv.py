@@ -40,7 +40,7 @@ def open(
 
 
 class OpenCVSource(SteppingSource):
-    """Reads with cv2, which stops silently at a damaged packet and returns concealed pictures."""
+    """Reads with cv2, which stops silently at a damaged packet, or conceals damage in pictures."""
 
     decoder = "opencv"
     landing: Landing | None = None  # where ``seek`` starts decoding, if already known
@@ -63,7 +63,7 @@ class OpenCVSource(SteppingSource):
         weakref.finalize(self, self._unconverted.close)
         self._capture = self._open_capture()
         # Garbage collection would hold the GIL while it waits for cv2's threads. A thread that logs
-        # a complaint waits for the GIL: a deadlock. So we release the capture before that.
+        # a complaint waits for the GIL: a deadlock. So ``release`` runs first, without the GIL.
         weakref.finalize(self, _release, self._capture, self._complaints)
         if video.complaint:
             self.counts.ended_early = True
@@ -238,10 +238,10 @@ class CheckedSource(HandOverMixin, OpenCVSource):
     """Returns cv2's frames until the first error, then the rest from PyAV.
 
     cv2 gives no reason when it stops, whether at the end of the file or at a packet that it cannot
-    decode. It does not report pictures that it concealed or could not convert. PyAV reports the
-    result of each packet. PyAV takes over as soon as cv2's FFmpeg logs an error, and when cv2 stops
-    although the file has more packets. PyAV then decodes from the start and discards the frames
-    that cv2 has returned. A false alarm only costs time.
+    decode. It reports neither concealed damage nor pictures that it could not convert. PyAV reports
+    the result of each packet. PyAV takes over as soon as cv2's FFmpeg logs an error, and when cv2
+    stops although the file has more packets. PyAV then decodes from the start and discards the
+    frames that cv2 has returned. A false alarm only costs time.
     """
 
     def grab(self) -> bool:

@@ -59,7 +59,7 @@ class Stage(ABC):
 
     @classmethod
     def schedule_option(cls, settings: Any) -> str | None:
-        """Return the option, as typed, that gives the stage a ``schedule``; None without one."""
+        """Return the option, as typed, that gives the stage a ``schedule``; None if none does."""
         return None
 
     @classmethod
