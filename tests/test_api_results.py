@@ -32,7 +32,7 @@ from detector.core.stages.between.base import Stage
 from tests.conftest import CHECKOUT
 from tests.fakes import supervision_module
 
-# scripts/test installs the library supervision here. Other tests do not see its dependencies.
+# scripts/test installs the library supervision here, apart from the packages of other tests.
 SUPERVISION = Path(sys.prefix, "supervision")
 CLIP = CHECKOUT / "videos" / "street.mp4"
 
@@ -114,9 +114,8 @@ def test_result_has_only_a_weak_reference_to_its_picture(tmp_path):
         with pytest.raises(DetectVideoError):
             wrong()
     assert {path.name for path in tmp_path.iterdir()} == {"a.png", "b.png"}
-    of_file = Detections.wrap(
-        three_detections(), tmp_path / "a.png"
-    )  # reads the file when needed, also after pickle
+    # These detections read the file when they need it, also after pickling.
+    of_file = Detections.wrap(three_detections(), tmp_path / "a.png")
     assert pickle.loads(pickle.dumps(of_file)).plot().shape == (40, 60, 3)
     (tmp_path / "a.png").unlink()
     assert of_file._repr_png_() is None

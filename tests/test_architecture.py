@@ -45,8 +45,8 @@ def docstrings(tree: ast.AST) -> str:
 
 
 def unresolved(text: str, names: Mapping[str, set[str]]) -> list[str]:
-    """Return dotted names in a text that do not exist. ``names``: module -> its names. The first
-    part of a name is a module or a class. A part in capitals is a placeholder."""
+    """Return the dotted names in a text that do not exist. ``names``: module -> its names. A name
+    begins with a module or a class, or with a placeholder in capitals."""
     unknown = []
     for word in NAME.findall(text):
         parts = word.split(".")

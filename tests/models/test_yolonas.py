@@ -1,4 +1,4 @@
-"""YOLO-NAS exported by super-gradients: lists whose shapes cannot be inferred, and raw rows."""
+"""Exports of YOLO-NAS: lists of detections, whose shapes ONNX cannot infer, and raw rows."""
 
 import numpy as np
 import pytest
@@ -9,8 +9,8 @@ from tests.models.exports import CELLS, CORNERS, Export
 from tests.models.test_onnx_families import BOTH, detect
 from tests.networks import open_network
 
-ROWS = 400  # rows of a list; the picture decides how many are in use
-USED = 350
+ROWS = 400  # rows of a list
+USED = 350  # how many of them are in use; the graph computes this number from the picture
 CLASSES = 8
 
 

@@ -1,5 +1,5 @@
 """The datasets of one run (COCO, YOLO labels, pictures, crops) agree. Every name in them leads to a
-file, and our readers return the same boxes."""
+file, and our readers return the boxes of the run."""
 
 import json
 import os
@@ -109,7 +109,7 @@ def test_names_in_dataset_of_folder_lead_to_files(output: str) -> None:
 
 
 def test_pictures_with_equal_stems_get_different_names() -> None:
-    """Datumaro, the reader of CVAT, treats a.jpg and a.png as one picture."""
+    """Datumaro, with which CVAT reads datasets, treats a.jpg and a.png as one picture."""
     cut_pictures("in/a.jpg", "in/a.png")
     (source,) = run("in", save="pictures,coco").summary.each
     names = names_in(source)
@@ -186,7 +186,7 @@ def test_names_lead_to_the_source_if_no_pictures_are_saved(place: Path) -> None:
     assert data == {"nc": 2, "names": {0: "person", 1: "vehicle"}}
 
 
-def test_our_readers_return_the_same_boxes() -> None:
+def test_our_readers_return_the_boxes_of_the_run() -> None:
     cut_pictures("in/a.jpg", "in/a.png", "in/b.jpg")
     (source,) = run("in", frames=None).summary.each
     rows = [json.loads(line) for line in Path(source.outputs["jsonl"]).read_text().splitlines()]

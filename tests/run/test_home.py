@@ -56,7 +56,7 @@ def test_default_job_writes_only_a_key_to_an_empty_home(tmp_path: Path, engine: 
 
 @pytest.fixture
 def unwritable(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Set a default folder that even root cannot create: it is below a file."""
+    """Set a default folder that even root cannot create, since its path leads through a file."""
     folder = Path("/dev/null/detect-video/engines")
     monkeypatch.setattr(store, "default_folder", lambda: folder)
     store.temporary_folder.cache_clear()
@@ -198,7 +198,7 @@ def test_unwritable_requested_session_raises_an_error(read_only: Path) -> None:
     assert list((read_only / "open").iterdir()) == []
 
 
-def test_file_named_runs_raises_an_output_error(
+def test_output_error_is_raised_if_runs_is_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -145,7 +145,7 @@ def test_several_pictures_into_one_file_are_refused(place: Path) -> None:
     assert sorted(os.listdir()) == ["P", "out.jsonl", "runs", "v.mp4"]
 
 
-def test_run_of_other_pictures_of_a_folder_keeps_earlier_outputs() -> None:
+def test_run_on_other_pictures_of_a_folder_keeps_earlier_outputs() -> None:
     a, b, c = (picture(f"P/{name}.png") for name in "abc")
     outputs(run(a, b, save="pictures"))
     outputs(run(a, c, save="pictures"))
@@ -176,7 +176,7 @@ def test_numbered_pattern_without_pictures_is_refused(missing: str) -> None:
     picture("P/a.png")
     with pytest.raises(SourceError):
         sources.open(missing)
-    with pytest.raises(SourceError):  # before a model is loaded
+    with pytest.raises(SourceError):  # raised before a model is loaded
         run(missing)
 
 
@@ -269,13 +269,13 @@ def test_motion_jpeg_is_reduced_unless_an_output_shows_it(
 @pytest.mark.parametrize(
     ("picture", "tiles", "turns", "factor"),
     [
-        ((4000, 3000), None, False, 4),  # 3000 / 352 / 1.5 = 5.7
-        ((3000, 4000), None, False, 4),  # 4000 / 352 / 1.5 = 7.6
+        ((4000, 3000), None, False, 4),  # 3000 / 352 / 1.5 (SPARE) = 5.7, so 4
+        ((3000, 4000), None, False, 4),  # 4000 / 352 / 1.5 = 7.6, so 4
         ((8000, 4500), None, False, 8),
         ((1280, 1062), None, False, 2),
         ((4000, 3000), (2, 2), False, 2),
         ((16000, 12000), (2, 2), False, 2),  # tiles begin at even pixels, so at most 2
-        ((3000, 4000), None, True, 4),  # 608 high: 4000 / 608 / 1.5 = 4.4
+        ((3000, 4000), None, True, 4),  # turned, the input is 608 high: 4000 / 608 / 1.5 = 4.4
         ((2000, 3600), None, True, 2),
     ],
 )

@@ -87,7 +87,7 @@ def test_detections_with_rect_are_the_same_as_for_each_picture_alone(
 
 
 @pytest.mark.slow
-def test_yolov5n_detects_the_same_with_rect_as_in_single_pictures(tmp_path: Path) -> None:
+def test_detections_of_yolov5n_with_rect_equal_those_of_single_pictures(tmp_path: Path) -> None:
     model = str(random_checkpoint(tmp_path / "yolov5n.pt"))
     options = {"model": model, "engine": "ort", "size": "320", "threads": 1}
     (tmp_path / "cut").mkdir()
@@ -212,12 +212,12 @@ def test_shape_needed_by_two_threads_is_loaded_once(monkeypatch: pytest.MonkeyPa
     assert log == ["open (64, 320)"]
     assert not np.shares_memory(*(request.slot for request in opened.requests))
     opened.close()
-    with pytest.raises(EngineError, match="closed"):  # another thread may have closed the stream
+    with pytest.raises(EngineError, match="closed"):  # another thread may have closed the model
         opened.prepare((64, 320))
     assert log == ["open (64, 320)", "close (64, 320)"]
 
 
-def test_prepared_shape_is_not_closed_before_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shape_is_not_closed_while_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     opened, log = make_shapes(monkeypatch, most=3, requests=1)
     (request,), prepare = opened.requests, opened.prepare
     run_shapes, low = opened.of_run(lambda network: network), np.zeros((96, 320, 3), np.uint8)
@@ -235,7 +235,7 @@ def test_prepared_shape_is_not_closed_before_it_is_given(monkeypatch: pytest.Mon
         assert opened.give(request, (64, 320)).input.height == 64
     monkeypatch.setattr(opened, "prepare", prepare)
     assert log[2:] == ["close (96, 320)", "open (128, 320)"]
-    opened.prepare((160, 320))  # must not close 128x320, which is prepared but not yet given
+    opened.prepare((160, 320))  # closes (128, 320), which ``give`` must then load again
     assert opened.give(request, (128, 320)).input.height == 128
 
 

@@ -73,7 +73,7 @@ def test_merged_recording_adds_up_two_sources() -> None:
     total.self_check()
 
 
-def test_figure_missing_in_one_source_is_handled_when_merged() -> None:
+def test_sources_with_missing_figures_can_be_merged() -> None:
     incomplete = replace(source_sums(1), burnt=Burnt(others_ns=None))
     incomplete.threads["main"].ready_ns = None
     total = merge_recordings([incomplete, source_sums(10)])
@@ -111,7 +111,7 @@ def test_document_figures_are_in_seconds() -> None:
     assert library_threads(None) is None
 
 
-def test_library_cpu_time_is_scaled_to_calls_outside_the_steady_state() -> None:
+def test_library_cpu_time_is_scaled_from_the_steady_state_to_all_calls() -> None:
     """Library threads used 47 s in the 3 calls of the steady state. There were 5 calls in all."""
     source = source_sums(10**9)
     assert source.burnt is not None
@@ -129,8 +129,8 @@ def test_library_cpu_time_is_scaled_to_calls_outside_the_steady_state() -> None:
 
 
 def test_foreign_share_is_the_cpu_share_of_other_processes() -> None:
-    """In 31 s, other processes used 43 s of CPU time and ours 37 s. The thread itself used 19 s of
-    CPU time in 44 s."""
+    """In 31 s, other processes used 43 s of CPU time and ours used 37 s. The share leaves out the
+    thread's own CPU time, which is 19 s in 44 s."""
     source = source_sums(10**9)
     share = 43 / (43 + 37 - 19 * 31 / 44)
     assert source.threads["main"].figures(source.burnt).foreign_share == pytest.approx(share, 1e-3)

@@ -74,7 +74,7 @@ def test_discard_removes_only_the_folders_it_created(tmp_path, monkeypatch):
     assert (tmp_path / "runs").is_dir()
 
 
-def test_file_named_runs_raises_output_error(tmp_path, monkeypatch):
+def test_output_error_is_raised_if_runs_is_a_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").write_text("")
     with pytest.raises(OutputError) as caught:
@@ -96,7 +96,7 @@ def test_failed_json_write_keeps_the_earlier_file(tmp_path):
     assert json.loads((tmp_path / "summary.json").read_text()) == {"a": 1}
 
 
-def test_spans_round_trip(tmp_path):
+def test_written_spans_can_be_read_back(tmp_path):
     clock = iter(range(0, 10_000, 10))
     timeline = Timeline(lambda: next(clock), lambda: 0, nvtx=False)
     with timeline.track("reader") as track:

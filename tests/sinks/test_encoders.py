@@ -95,7 +95,7 @@ def test_encoder_x264_equals_the_default(tmp_path: Path) -> None:
     assert (tmp_path / "a.mp4").read_bytes() == (tmp_path / "b.mp4").read_bytes()
 
 
-def test_error_for_a_refused_suffix_lists_those_of_the_encoder() -> None:
+def test_error_for_a_refused_suffix_lists_the_suffixes_of_the_encoder() -> None:
     with pytest.raises(UsageError, match=r"\.ts .* \.mp4, \.m4v, \.mkv"):
         OutputPlan(OutputConfig(output="x.ts", encoder="svtav1"), ["in.mp4"])
 
@@ -145,7 +145,7 @@ def test_encoder_that_writes_no_packet_is_unusable(monkeypatch: pytest.MonkeyPat
     assert encoders.why_not.__wrapped__("nvenc") == "h264_nvenc wrote nothing"
 
 
-def test_every_encoder_has_a_source_file_and_a_format() -> None:
+def test_every_encoder_has_a_file_class_and_a_format() -> None:
     assert tuple(encoders.FILES) == ENCODERS
     assert {name for format in FORMATS.values() for name in format.encoders} == set(ENCODERS)
 

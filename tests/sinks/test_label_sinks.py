@@ -182,7 +182,7 @@ def test_aborted_coco_file_is_valid_json(tmp_path: Path) -> None:
     assert len(document["annotations"]) == 10
 
 
-def test_full_disk_keeps_valid_json(small_disk: Any) -> None:
+def test_full_disk_leaves_valid_json(small_disk: Any) -> None:
     folder = small_disk(64)
     sink = open_sink("coco", folder)
 

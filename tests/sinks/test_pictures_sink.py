@@ -57,7 +57,7 @@ def test_source_name_and_format_are_kept(suffix: str, tmp_path: Path) -> None:
 def test_pictures_are_encoded_in_parallel_and_written_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Delay the first picture until the second is encoded."""
+    """Delay the encoding of the first picture until that of the second begins."""
     real, second = pictures.encode, threading.Event()
 
     def encode(image: Any, *suffixes: str) -> tuple[str, bytes]:
@@ -158,7 +158,7 @@ def test_foreign_empty_folder_is_kept(tmp_path: Path) -> None:
 
 @pytest.fixture
 def sync_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Paths below ``tmp_path`` in the order of their fsync, and "renamed NAME" for each rename."""
+    """List each path below ``tmp_path`` when it is synced, and "renamed NAME" at each rename."""
     done: list[str] = []
     fsync, rename = os.fsync, os.rename
 

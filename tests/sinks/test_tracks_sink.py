@@ -1,4 +1,4 @@
-"""The index of tracks: which picture of a track is kept, when it is written, and its name."""
+"""The index of tracks: which picture of a track is kept, when it is written, and its file name."""
 
 import base64
 import json

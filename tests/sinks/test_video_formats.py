@@ -27,7 +27,7 @@ CODECS = {
     ".ts": "h264",
     ".flv": "h264",
 }
-# The first B-frames need times before 0. These formats store none, so all times are shifted.
+# B-frames need decoding times below 0. Formats that cannot store such times shift all times:
 OFFSET_CLOCK = (".ts", ".flv")
 
 

@@ -22,7 +22,7 @@ _encoded: dict[Hashable, bytes] = {}
 
 
 def picture(number: int, width: int = WIDTH, height: int = HEIGHT) -> np.ndarray:
-    """Return u8 RGB [h, w, 3]: a bright square, which moves by four pixels per frame, on noise."""
+    """Return u8 RGB [h, w, 3]: noise with a bright square, which moves four pixels per frame."""
     image = np.random.default_rng(number).integers(0, 90, (height, width, 3), dtype=np.uint8)
     image[8:24, 4 * number % width :][:, :16] = 220
     return image
@@ -78,8 +78,8 @@ def _encode(
 
 
 def damage_packets(path: Path, *numbers: int) -> Path:
-    """Replace the second half of these packets by noise that FFmpeg reports as damage. It decodes
-    some noise silently, so we try several seeds."""
+    """Replace the second half of each of these packets by noise that FFmpeg reports as damage.
+    FFmpeg decodes some noise silently, so we try several seeds."""
     with av.open(str(path)) as container:
         packets = [packet for packet in container.demux(video=0) if packet.size]
     previous = complaints(path)

@@ -53,13 +53,13 @@ def web():
 @pytest.mark.parametrize(
     ("path", "kind", "data", "stated", "expected"),
     [
-        # The length is stated, and the type is no picture's: a file, whatever its name.
+        # An address with a stated length and no picture's type is a file, whatever its name.
         ("/clip.mp4", "video/mp4", AT_ONCE, True, FILE),
         ("/clip", BINARY, AT_ONCE, True, FILE),
         ("/video.ts", "video/mp2t", TS, True, FILE),
         ("/x", "text/html", AT_ONCE, True, FILE),  # a server that does not know the suffix
         ("/x.mjpeg", "video/x-motion-jpeg", JPEG * 3, True, FILE),
-        # The length is not stated: live if the format states no end.
+        # An address without a stated length is live if the format states no end.
         ("/live.ts", "video/mp2t", TS, False, LIVE),
         ("/live", BINARY, FRAGMENTED, False, LIVE),
         ("/live.webm", "video/webm", WEBM + b"\x01" + b"\xff" * 7 + bytes(99), False, LIVE),

@@ -104,8 +104,8 @@ def test_raw_camera_photo_is_not_read_as_its_thumbnail(tmp_path: Path) -> None:
     assert sources.find_claiming(str(raw)).__name__ == "VideoSource"
 
 
-# Laid out like an iPhone's photo: 3x2 HEVC tiles of 64x64, and a grid item that joins them and
-# crops the result to 150x100.
+# tiles.heic is laid out like an iPhone's photo: it has 3x2 HEVC tiles of 64x64, and a grid item
+# that joins the tiles and crops the result to 150x100.
 TILES = (Path(__file__).parent / "tiles.heic").read_bytes()
 COLOURS = np.array(
     [
@@ -150,7 +150,7 @@ def test_raw_pixels_are_refused_with_a_hint(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [{}, {"subsampling": "4:0:0", "range": "limited"}])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_avif_equals_pillow(orientation: int, options: dict, tmp_path: Path) -> None:
-    """cv2 alone ignores the orientation, and shows grey of limited range as if it were full."""
+    """cv2 alone ignores the orientation, and treats grey of limited range as of full range."""
     image = pytest.importorskip("PIL.Image")
     ops = pytest.importorskip("PIL.ImageOps")
     exif = image.Exif()

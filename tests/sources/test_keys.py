@@ -28,7 +28,7 @@ def reader(codec: str, extradata: bytes = b"") -> KeyReader:
     ("codec", "data", "promise"),
     [
         ("h264", SPS + IDR, CLEAN),
-        # Bits of a recovery point: count of frames (Exp-Golomb), exact, broken link, 2 more, stop.
+        # Bits of a recovery point: frame count (Exp-Golomb), exact, broken link, 2 more, stop bit.
         ("h264", sei(b"\6\1\xc4") + SLICE, OPEN),  # 0 frames, exact
         ("h264", sei(USER_DATA, b"\6\1\xc4") + SLICE, OPEN),
         ("h264", sei(b"\5\xff\1" + b"a" * 256, b"\6\1\xc4") + SLICE, OPEN),  # after 256 other bytes

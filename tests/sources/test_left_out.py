@@ -1,4 +1,4 @@
-"""Other files in a folder or pattern of pictures: videos are read, the rest is noted."""
+"""Files beside the pictures of a folder or pattern: videos are read, other files are noted."""
 
 import json
 import os

@@ -49,7 +49,7 @@ def test_truncated_header_does_not_raise(name):
 
 
 def test_small_jpeg_that_claims_a_gigapixel_is_not_decoded(tmp_path):
-    """libjpeg would fill the rest with grey, which takes 6 GB."""
+    """libjpeg would fill the missing part of the picture with grey, which takes 6 GB."""
     path = tmp_path / "bomb.jpg"
     path.write_bytes(SIZED["p.jpg"](content("p.jpg"), 32767, 32767))
     assert why_not_decoded(path.read_bytes())
@@ -93,9 +93,8 @@ def test_frames_that_cannot_be_in_flight_together_are_refused(tmp_path, monkeypa
     path = write_video(tmp_path / "in.mp4", 3)
     with SourceReading.of(Config()).open(str(path)) as source:
         frame = source.info.width * source.info.height * 3
-    monkeypatch.setattr(
-        machine, "machine_bytes", lambda: 5 * frame
-    )  # batch 1 needs 2 frames in flight, and 8/3 of a frame for decoding
+    # Batch 1 needs two frames in flight, and 8/3 of a frame for decoding.
+    monkeypatch.setattr(machine, "machine_bytes", lambda: 5 * frame)
     config = Config(runtime=RuntimeConfig(batch=batch))
     if fits:
         SourceReading.of(config).open(str(path)).close()

@@ -59,7 +59,7 @@ def both_ways(
 
 
 ENCODINGS = {
-    # file: codec, options; 60 frames, each 12th a key frame
+    # file -> codec, options; each file has 60 frames, and every 12th is a key frame
     "plain.mp4": ("libx264", {"bf": "0"}),
     "bframes.mp4": ("libx264", {"bf": "3"}),
     "bframes.mkv": ("libx264", {"bf": "3"}),
@@ -131,7 +131,7 @@ def test_seek_in_nasty_clips_gives_the_same_frames(
         paths += (request.getfixturevalue("shared") / "data/attacks").glob("*.[ma]*")
     for path in paths:
         starts = times_in(path, "0.55", "0.9")
-        # cv2's threads conceal damage differently each time.
+        # h2.mkv is damaged, and cv2's threads conceal damage differently each time.
         first = "av" if path.name == "h2.mkv" else "auto"
         for decoder, start in zip((first, "av"), starts, strict=True):
             seeking, decoding = both_ways(path, decoder, start, monkeypatch)
@@ -176,7 +176,7 @@ def test_seek_lands_before_the_leading_frames_of_an_open_gop(folder: Path) -> No
 
 
 @pytest.mark.parametrize("decoder", ["auto", "av"])
-def test_missed_landing_decodes_from_the_beginning(
+def test_after_a_missed_landing_decoding_begins_at_the_first_frame(
     decoder: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = encode(folder, "plain.mp4")
@@ -196,7 +196,7 @@ def test_missed_landing_decodes_from_the_beginning(
 
 
 def test_damage_after_the_start_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """cv2 stops, and PyAV continues with the frame numbers of a whole run."""
+    """At the damage cv2 stops, and PyAV continues with the frame numbers of a whole run."""
     whole = encode(folder, "plain.mp4")
     data = bytearray(whole.read_bytes())
     at = len(data) * 4 // 5

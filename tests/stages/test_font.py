@@ -142,7 +142,7 @@ def test_label_uses_the_font_of_the_style():
 
 
 def test_damaged_font_is_refused_or_still_draws():
-    """Cut a font or change its bytes. The font is refused, or draws the text or class number."""
+    """Cut a font or change its bytes. It is refused, or it draws the text or the class number."""
     whole = make_font({"行": 900, "0": 300})
     rng = np.random.default_rng(0)
     opened = 0

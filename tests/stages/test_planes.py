@@ -118,7 +118,7 @@ def test_label_at_odd_and_even_pixels_equals_bgr(x: int, y: int) -> None:
     inside = np.s_[y : y + label.height, x : x + label.width]
     yuv = yuv_of(image)
     assert np.abs(planes.y - yuv[..., 0]).max() <= 1.5
-    assert np.abs(shown[inside].astype(int) - image[inside]).mean() < 12  # letters are sharp
+    assert np.abs(shown[inside].astype(int) - image[inside]).mean() < 12  # chroma blurs the letters
     fill = np.s_[y : y + 2, x : x + label.width]
     assert np.abs(shown[fill].astype(int) - PALETTE[0]).max() <= 4
     outside = np.ones(grey.shape[:2], np.bool_)
@@ -162,7 +162,7 @@ def test_drawing_in_planes_equals_bgr(count: int, colours: Colours) -> None:
     assert (difference > 1.5).mean() < 0.001
     blocks = planes_of(image, colours)
     for ours, theirs in ((planes.u, blocks.u), (planes.v, blocks.v)):
-        # A chroma pixel half covered by a line has the line's colour in planes, the mean in BGR.
+        # If a line half covers a chroma pixel, planes take the line's colour; BGR gives the mean.
         assert np.abs(ours.astype(int) - theirs).mean() < 12
 
 

@@ -17,10 +17,8 @@ def picture(height: int, width: int) -> np.ndarray:
 
 
 def expected(image: np.ndarray, height: int, width: int, geometry: str) -> np.ndarray:
-    (h, w), image_of_six_channels = (
-        image.shape[:2],
-        np.dstack([image, image]),
-    )  # no special ARM64 code handles six channels
+    # No special ARM64 code handles six channels.
+    (h, w), image_of_six_channels = image.shape[:2], np.dstack([image, image])
     if geometry == "stretch":
         return cv2.resize(image_of_six_channels, (width, height), interpolation=cv2.INTER_LINEAR)[
             ..., 2::-1
@@ -56,8 +54,8 @@ def test_letterbox_equals_its_definition(geometry, shape):
     assert (slot[0] == 7).all(), "another row of the slot is written to"
 
 
-# For the first size, resize uses a nudge. For the second it uses none, since each of NUDGES would
-# change a row; the third is too narrow to try them; the last is half of the picture.
+# With the first size, ``resize`` uses a nudge. With the second, it uses none, as each of NUDGES
+# would change a row. The third is too narrow for nudges to be tried. The last is half of 640x360.
 @pytest.mark.skipif(preprocess.ARM64, reason="machine: x86's cv2.resize is the reference")
 @pytest.mark.parametrize("size", [(416, 234), (416, 62), (16, 155), (320, 180)])
 @pytest.mark.parametrize("shape", [(360, 640), (360, 640, 3), (415, 866)])

@@ -156,7 +156,7 @@ def test_end_to_end_detections_are_returned_unchanged(form):
     assert not np.shares_memory(candidates.boxes, outputs[0])
 
 
-def test_nms_without_iou_sorts_cuts_and_filters_detections():
+def test_nms_without_iou_still_sorts_and_limits_detections_and_filters_classes():
     candidates = read_list(
         [np.array([[[0, 0, 9, 9, s, c] for s, c in ((0.3, 0), (0.9, 1), (0.5, 0))]], np.float32)],
         0.25,
@@ -272,7 +272,7 @@ def test_transposed_scores_match_boxes_in_rows():
 
 
 def test_list_with_a_count_and_labels_from_1_is_read():
-    """As in TensorFlow, boxes are y x y x in 0..1, and rows after the count are invalid."""
+    """As in TensorFlow, boxes are (y, x, y, x) in 0..1, and rows after the count are invalid."""
     boxes = np.array([[[0.25, 0.5, 0.5, 1.0], [0, 0, 1, 1]]], np.float32)
     outputs = [boxes, np.float32([[0.9, 0.9]]), np.float32([[1, 3]]), np.float32([1])]
     reading = Reading(

@@ -213,8 +213,8 @@ def test_crew_threads_are_booked_to_their_stage():
 
 
 def test_a_timeline_counts_calls_between_its_marks():
-    """The read that hits the end of the source is not counted. New threads are searched for only
-    in a stage's first call."""
+    """Of four reads, two lie between the first mark and the last. The timeline looks for new
+    threads only in a stage's first call."""
     system, ticks = System(), iter(range(10**6))
     timeline = Timeline(lambda: next(ticks), lambda: 0, nvtx=False, natives=system.natives())
     with timeline.track("main") as track:

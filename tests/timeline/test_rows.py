@@ -131,7 +131,7 @@ def test_only_the_first_rows_are_kept_but_all_calls_are_counted(room):
     assert span.durations().count == span.calls == 2 * BLOCK + 5
 
 
-def test_span_packs_each_full_block():
+def test_each_full_block_of_a_span_is_packed():
     timeline = Timeline(clock=itertools.count().__next__, cpu_clock=int, nvtx=False)
     with timeline.track("main") as track:
         for index in range(3 * BLOCK):

@@ -1,5 +1,5 @@
-"""Test --infer-every and --smooth: which frames are inferred, which boxes tracks predict for the
-other frames, and which boxes are drawn."""
+"""Test --infer-every and --smooth: which frames are inferred, which boxes the tracks predict for
+the other frames, and which boxes are drawn."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_tracks_with_low_scores_give_no_coasting_boxes() -> None:
 
 
 # ----------------------------------------------------------------------
-# Boxes drawn.
+# Which boxes are drawn.
 
 
 def smooth(n: int, box: Callable[[int], Detections | None]) -> Iterator[tuple[int, Detections]]:

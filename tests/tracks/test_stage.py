@@ -127,7 +127,7 @@ def test_trail_is_as_long_as_the_option_says() -> None:
     for i in range(20):
         end = track(frame(i), boxes_with(0.9, x=100 + 5 * i))
     (trail,) = end.trails
-    assert len(trail) == 6  # now, and five frames of 40 ms before
+    assert len(trail) == 6  # points of this frame and of the five before it, 40 ms apart
     assert trail[-1].tolist() == [100 + 5 * 19 + 20, 150]
     assert (np.diff(trail[:, 0]) == 5).all()
     assert len(end.only(np.array([False])).trails) == 0
@@ -138,11 +138,11 @@ def test_trails_of_tracks_that_ended_are_forgotten() -> None:
     for i in range(200):
         detections = boxes_with(0.9)
         detections.track_ids = np.array([i // 5], np.int64)
-        trails.draw(detections, 100 + i / 25 if i < 100 else i / 25)  # the clock starts again
+        trails.draw(detections, 100 + i / 25 if i < 100 else i / 25)  # halfway, the clock goes back
     assert len(trails._points) <= 6
 
 
-def test_invalid_trails_and_trails_without_tracks_are_refused() -> None:
+def test_invalid_trails_and_trails_without_tracking_are_refused() -> None:
     for trails in ("0", "-1s", "two", "61", ""):
         with pytest.raises(UsageError, match="--trails"):
             stage(trails=trails)

@@ -1,10 +1,10 @@
 """Compare track ids with another library's, and test the Kalman filters of the trackers.
 
-tests/conformance tests what all trackers have in common. ``reference.csv`` holds the boxes of
-people that the default model detected in the first 150 frames of a clip of a walking crowd, and
-the ids from roboflow's ``trackers`` 2.6.1 (Apache-2.0), with thresholds of 0.25 and otherwise its
-defaults. Its SORT and ByteTrack were given frame times, its OC-SORT was not. Its ByteTrack needs an
-overlap of 0.1 in both associations; the paper has 0.2 and 0.5.
+tests/conformance tests what all trackers have in common. ``reference.csv`` holds boxes of people,
+which the default model detected in the first 150 frames of a clip of a walking crowd. It also holds
+the ids that roboflow's ``trackers`` 2.6.1 (Apache-2.0) gave these boxes, with thresholds of 0.25
+and otherwise its defaults. Its SORT and ByteTrack got frame times, its OC-SORT did not. Its
+ByteTrack needs an overlap of 0.1 in both associations; the paper has 0.2 and 0.5.
 """
 
 from __future__ import annotations

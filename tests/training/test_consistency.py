@@ -62,7 +62,7 @@ def test_cost_of_a_box_that_does_not_move_with_the_picture_follows_iou():
     logits[1] = -9.0
     moved_box = move.boxes(f(OBJECT), torch.tensor([0]))[0].tolist()
     logits[1, near(moved_box), 0] = float(np.log(0.8 / 0.2))
-    # Moved by half of its 24 pixels, the box has IoU 1/3; BOX_WEIGHT is 0.5, the score 0.8.
+    # The box lags by 12 of its 24 pixels, so its IoU is 1/3. BOX_WEIGHT is 0.5, the score is 0.8.
     cost = unsteadiness(batch([OBJECT], [0]), move, boxes, logits).item()
     assert cost == pytest.approx(0.5 * 0.8 * 2 / 3, abs=1e-5)
 

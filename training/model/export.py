@@ -1,4 +1,4 @@
-"""Export of the trained network to darknet's .weights, and to .f16, the same with half floats."""
+"""Export the trained network to darknet's .weights, and to .f16, the same format in half floats."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def weights_from_checkpoint(path: Path, cfg: Path) -> Path:
 
 
 def mix(parts: Sequence[tuple[Path, float]], folder: Path, cfg: Path) -> list[Path]:
-    """Average the weights of runs by their shares; write street.weights and street.f16.
+    """Write the weighted mean of several runs' weights to street.weights and street.f16.
 
-    A part is a checkpoint.pt, .weights or .f16. The mean of runs that continue one another is often
-    better than each of them ("Model soups", arXiv 2203.05482).
+    ``parts``: (checkpoint.pt, .weights or .f16; share). The mean of runs that continue one another
+    is often better than each of them ("Model soups", arXiv 2203.05482).
     """
     total = sum(share for _, share in parts)
     averaged: list[Filter] = []
@@ -121,7 +121,7 @@ def calibrate_scores(
 
 
 def write_filters(filters: list[Filter], target: Path, kind: str) -> None:
-    """Write in darknet's order. ``kind``: "<f4" for .weights, "<f2" for .f16."""
+    """Write ``filters`` in darknet's order. ``kind``: "<f4" for .weights, "<f2" for .f16."""
     with target.open("wb") as file:
         file.write(_header(0))
         for stored in filters:

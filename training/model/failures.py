@@ -47,7 +47,7 @@ class Failure:
 
 
 def judge_failure(rows: Rows, picture: Labelled, score: float = REPORTED) -> Failure:
-    """Compare the boxes at ``score`` with the truth.
+    """Compare the boxes that score at least ``score`` with the truth.
 
     A missed object costs the square root of its share of the picture's area, so large objects cost
     most. A box without an object costs the square root of its own share, times its score. In sets

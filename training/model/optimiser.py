@@ -85,7 +85,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalise(g: Tensor, steps: int = 5) -> Tensor:
-    """Return the matrices nearest to ``g`` [K, m, n] with singular values of about 1.
+    """For each matrix of ``g`` [K, m, n], return the nearest one with singular values of about 1.
 
     Newton-Schulz iterations with the coefficients of Jordan's quintic (link above).
     """
@@ -100,7 +100,7 @@ def orthogonalise(g: Tensor, steps: int = 5) -> Tensor:
 
 
 class Average:
-    """The moving average of a network, which is evaluated and shipped."""
+    """The moving average of a network. This average is evaluated and shipped."""
 
     def __init__(self, network: Street) -> None:
         self.network = copy.deepcopy(network).eval().requires_grad_(False)

@@ -60,7 +60,7 @@ class Teacher:
     def __call__(
         self, images: NDArray[np.uint8]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Convert u8 RGB [B, H, W, 3] to boxes xyxy [B, N, 4] in pixels, scores [B, N, 2]."""
+        """Convert u8 RGB [B, H, W, 3] to boxes xyxy [B, N, 4] in pixels and scores [B, N, 2]."""
         bgr = np.ascontiguousarray(images[..., ::-1].transpose(0, 3, 1, 2), np.float32)
         if self.device == "cpu":
             rows = self._session.run(None, {"images": bgr})[0]

@@ -1,6 +1,6 @@
 """Walking people: skeletons with clothes, drawn as shaded limbs."""
 
-# ruff: noqa: RUF005 -- arrays are added here, not lists joined
+# ruff: noqa: RUF005 -- here + adds arrays; it joins no lists
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Person:
         return np.array([x, 0.0, z])
 
     def velocity_at(self, t: float) -> np.ndarray:
-        """Return m/s along x, y and z."""
+        """Return the velocity along x, y and z in m/s."""
         return np.array([self.velocity[0], 0.0, self.velocity[1]])
 
     def draw(self, camera: Camera, light: Light, t: float) -> Layer:

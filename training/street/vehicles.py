@@ -1,6 +1,6 @@
 """Moving vehicles: their shapes with paint, lamps and turning wheels."""
 
-# ruff: noqa: RUF005 -- arrays are added here, not lists joined
+# ruff: noqa: RUF005 -- here + adds arrays; it joins no lists
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Vehicle:
     heading: float  # radians, 0 = away from the camera
     track: np.ndarray  # [steps, 3] world positions
     rate: float  # steps per second
-    driven: np.ndarray  # [steps] metres driven, which turn the wheels
+    driven: np.ndarray  # [steps] metres driven; they set the angle of the wheels
     braking: np.ndarray  # [steps] 1 if the brake lights are on, else 0
     lights: bool = False
     category: int = 2
@@ -59,7 +59,7 @@ class Vehicle:
         return self.at_time(self.track, t)
 
     def velocity_at(self, t: float) -> np.ndarray:
-        """Return m/s along x, y and z."""
+        """Return the velocity along x, y and z in m/s."""
         return (
             (self.base(t + 0.02) - self.base(t - 0.02)) / 0.04
             if t > 0.02
@@ -194,8 +194,8 @@ class _Body:
                 self.layer.polygon(self.uv(pane), self.shade("glass", normal))
 
     def on_side(self, part: Part, outline: np.ndarray) -> np.ndarray:
-        """Convert profile coordinates to points on the near side of the vehicle, which leans
-        inwards at the roof."""
+        """Convert profile coordinates to points on the vehicle's near side. This side leans
+        inwards towards the roof."""
         ys = np.array([p[1] for p in part.profile])
         low, high = part.half[int(ys.argmin())], part.half[int(ys.argmax())]
         share = (outline[:, 1] - ys.min()) / max(1e-6, float(np.ptp(ys)))

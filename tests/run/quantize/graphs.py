@@ -15,7 +15,7 @@ SIDE = 4
 
 
 def _head(outputs: list[np.ndarray], conf: float) -> Candidates:
-    """Return a box per cell of the last output's first channel. The cell's value is the score."""
+    """Return a box for each score in the last output's first channel that is at least ``conf``."""
     scores = outputs[-1][0, 0]
     y, x = np.nonzero(scores >= conf)
     corners = np.stack([x, y], axis=1).astype(np.float32) * 10
@@ -74,7 +74,7 @@ def chain(batch: int = 1) -> Network:
 
 
 def branched(batch: int = 1) -> Network:
-    """Add the outputs of two convolutions with leaky activations, and scale the sum to 0..1."""
+    """Make a network: the sum of two convolutions with leaky activations, scaled to 0..1."""
     builder = GraphBuilder("tiny")
     x = builder.input_u8(batch, SIDE, SIDE)
     left = builder.add("LeakyRelu", "0.act", [conv(builder, "0.conv", x, np.eye(3))], alpha=0.1)
@@ -86,8 +86,8 @@ def branched(batch: int = 1) -> Network:
 
 
 def depthwise() -> Network:
-    """Scale the planes by 1, 1/30 and 1/1000. The scaled planes are also the second output. A
-    depthwise convolution scales them back and adds 10, 20 and 30."""
+    """Make a network that scales the planes by 1, 1/30 and 1/1000 (second output). A depthwise
+    convolution scales them back and adds 10, 20 and 30 (first output)."""
     builder = GraphBuilder("tiny")
     shares = np.array([1, 1 / 30, 1 / 1000])
     small = conv(builder, "0.conv", builder.input_u8(1, SIDE, SIDE), np.diag(shares))

@@ -1,4 +1,4 @@
-"""The search for layers that must stay float, with known results and stand-ins for graphs."""
+"""The search for units that must stay float, tested with stand-ins for graphs and agreements."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -56,7 +56,7 @@ def test_most_expensive_unit_is_tried_in_int8_first() -> None:
     tried: list[frozenset[str]] = []
     result = choose_float_units(units, graph, agreement, 0.95)
     assert [each.name for each in result.kept] == ["cheap", "expensive"]
-    # First as a step of the bisection, then to try "expensive" in int8.
+    # {"cheap"} is tried twice: by the bisection, then to see whether "expensive" can be int8.
     assert tried == [{"cheap"}, {"cheap"}]
 
 
