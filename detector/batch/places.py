@@ -116,11 +116,11 @@ class LocalOutputs:
         return Path(self._files, name)
 
     def begin(self, name: str) -> Path:
-        scratch = self._new_place(name)
-        with output_errors(scratch):
+        with output_errors(self.folder(name)):
+            scratch = self._new_place(name)
             self.discard(name)
             self._refuse_links(name)
-            scratch.mkdir(parents=True)
+            scratch.mkdir()
         return scratch
 
     def commit(self, name: str, scratch: Path, record: ItemRecord) -> None:
@@ -129,7 +129,7 @@ class LocalOutputs:
             # Do not sync the folder ``scratch``. If a power loss removes the marker from it, the
             # item is only redone.
             with open(scratch / MARKER, "wb", buffering=0) as file:
-                file.write(to_json(record).encode())
+                file.write(to_json(record, indent=None).encode())
                 os.fsync(file.fileno())
             self._refuse_links(name)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -151,20 +151,26 @@ class LocalOutputs:
 
     def _set_aside(self, name: str, target: Path) -> None:
         """Rename earlier results to a hidden name: a folder cannot be replaced atomically."""
-        aside = self._new_place(name)
-        aside.parent.mkdir(parents=True, exist_ok=True)
-        os.rename(target, aside)
+        os.rename(target, self._new_place(name))
 
     def _new_place(self, name: str) -> Path:
-        """Return a path as deep in OUT as the results will be: relative links must stay valid."""
-        return Path(self._scratch(name), *["x"] * name.count("/"), secrets.token_hex(4))
+        """Return a path for unfinished results, and make its parents."""
+        folder = self._scratch(name)
+        for above in (*reversed(folder.parents[: name.count("/")]), folder):
+            if above.is_symlink():
+                above.unlink()
+            above.mkdir(parents=True, exist_ok=True)
+        return folder / f"{_digest(name)}-{secrets.token_hex(4)}"
 
-    def _scratch(self, name: str) -> str:
-        digest = hashlib.sha256(name.encode()).hexdigest()
-        return os.path.join(self.place, f"{SCRATCH}{digest[:16]}")
+    def _scratch(self, name: str) -> Path:
+        """Return the parent of unfinished results. It is as deep in OUT as that of the results:
+        relative links must stay valid. Items share it and it stays until the job ends, because
+        ext4 makes folders slowly for seconds after one was removed."""
+        return Path(self.place, f"{SCRATCH}s", *["x"] * name.count("/"))
 
     def discard(self, name: str) -> None:
-        remove_tree(self._scratch(name))
+        for path in self._scratch(name).glob(f"{_digest(name)}-*"):
+            remove_tree(path)
 
     def discard_all(self) -> None:
         """Remove unfinished results of killed jobs. No other job may be running here."""
@@ -242,6 +248,10 @@ class LocalOutputs:
 
     def keep_home(self, shard: Shard, *, last: bool = False) -> None:
         """Do nothing, because ``home`` is the output folder."""
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 def _read_plain(path: str, most: int) -> bytes:

@@ -38,16 +38,17 @@ def _to_str(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be in a document")
 
 
-def to_json(document: Any) -> str:
-    """Encode as ASCII, indented by 1 space. Infinities and NaN become null; secrets are hidden."""
+def to_json(document: Any, indent: int | None = 1) -> str:
+    """Encode as ASCII. Infinities and NaN become null; secrets are hidden. ``indent``: spaces; None
+    writes one line, in a tenth of the time."""
     content = to_builtins(document)
     if has_secrets():
         content = _redact_content(content)
     try:
-        text = json.dumps(content, indent=1, ensure_ascii=True, allow_nan=False)
+        text = json.dumps(content, indent=indent, ensure_ascii=True, allow_nan=False)
     except ValueError:
         text = json.dumps(
-            _replace_infinities(content), indent=1, ensure_ascii=True, allow_nan=False
+            _replace_infinities(content), indent=indent, ensure_ascii=True, allow_nan=False
         )
     return text.replace("\x7f", "\\u007f") + "\n"
 

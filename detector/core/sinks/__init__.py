@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,20 +20,22 @@ DEFAULTS = {"video": ("jsonl", "video"), "pictures": ("jsonl", "pictures")}
 
 
 def names() -> list[str]:
-    return sorted(_places())
+    return sorted(_places(*__path__))
 
 
-def _places() -> Mapping[str, str]:
+@cache
+def _places(*folders: str) -> Mapping[str, str]:
     """Map each sink's name to its module, without importing it."""
-    ours = {name: f"{__name__}.{name}" for name in wings.list_files(*__path__)}
+    ours = {name: f"{__name__}.{name}" for name in wings.list_files(*folders)}
     return {**ours, **wings.find_files("sinks")}
 
 
 def find(name: str) -> type[Sink]:
     """Return a sink's class (``VideoSink`` for ``video``). Raises UsageError for unknown names."""
-    if name not in names():
+    module = _places(*__path__).get(name)
+    if module is None:
         raise UsageError(f"unknown output {name!r}; choose from {', '.join(names())}")
-    sink: type[Sink] = wings.load(f"{_places()[name]}:{name.capitalize()}Sink")
+    sink: type[Sink] = wings.load(f"{module}:{name.capitalize()}Sink")
     return sink
 
 

@@ -152,7 +152,8 @@ class Retention:
                 car.unlink()
             one.recorded.path.unlink()
             del self._ended[one.key]  # the name may be reused if the clock was set back
-        return True
+            return True
+        return False
 
 
 def _stat(recorded: Recorded) -> _StoredFile | None:
