@@ -18,7 +18,7 @@ from gpu.findings import Row, row
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts/gpu_check"
-UNTIL = "DETECT_VIDEO_GPU_CHECK_UNTIL"  # variable with the time.monotonic() when a step must end
+UNTIL = "DETECT_VIDEO_GPU_CHECK_UNTIL"  # environment variable: time.monotonic() at the step's end
 KILLED = -signal.SIGKILL
 
 _running: set[int] = set()  # ids of the sessions that this process started
@@ -37,8 +37,8 @@ def left_s() -> float:
 def in_child(
     command: Sequence[str], name: str, seconds: float, tell: Callable[[Row], None]
 ) -> bool:
-    """Run a step; return False if it was stopped after ``seconds``. ``tell`` gets each row at once,
-    so that rows survive a later crash of the step. The crash becomes a row, too."""
+    """Run a step; return False if it was stopped after ``seconds``. ``tell`` gets each row as soon
+    as the step prints it, so that a crash loses no earlier row. The crash becomes a row, too."""
     environment = {**child_environment(), UNTIL: str(time.monotonic() + seconds)}
     with tempfile.TemporaryFile("w+") as stderr:
         child = subprocess.Popen(
@@ -96,7 +96,7 @@ def kill_session(leader: int) -> None:
 
 
 def end_all(number: int, _: object) -> None:
-    """Handle SIGTERM and similar signals: kill all steps. The findings have been written."""
+    """Kill all steps and exit, on SIGTERM and similar signals. Every row is already written."""
     for leader in list(_running):
         kill_session(leader)
     os._exit(128 + number)
@@ -105,8 +105,8 @@ def end_all(number: int, _: object) -> None:
 def run(
     command: Sequence[str], seconds: float, cwd: str | Path | None = None, **environment: str
 ) -> tuple[int, str, str]:
-    """Run a program; return its exit status, stdout and stderr. After ``seconds``, or at the end of
-    the step's time, it and its children are killed, and the status is -SIGKILL."""
+    """Run a program; return its exit status, stdout and stderr. After ``seconds``, or 3 s before
+    the step's time ends, the program and its children are killed, and the status is -SIGKILL."""
     limit = max(1.0, min(seconds, left_s() - 3))
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         child = subprocess.Popen(

@@ -17,7 +17,7 @@ ENGINE_FAILED = 5  # exit status
 LIMIT_MB, TOO_MANY = 128, 256  # 256 float32 pictures take 660 MB before the first layer
 LIMIT_MB_CPU, TOO_MANY_CPU = 8, 16  # smaller, because a CPU is slower
 ASSERT_AT = 40  # number of the inference that fails; the run has 80
-IN_FLIGHT = 16  # most frames in flight when the device fails
+IN_FLIGHT = 16  # when the device fails, at most so many frames are in flight
 
 
 def limited() -> Iterator[Row]:

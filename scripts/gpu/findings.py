@@ -60,7 +60,7 @@ class Section:
 
 
 class Findings:
-    """The findings of one call of scripts/gpu_check. ``folder``: None writes nothing."""
+    """The findings of one call of scripts/gpu_check. If ``folder`` is None, no file is written."""
 
     def __init__(
         self, sections: Sequence[Section], folder: Path | None, rehearsal: bool, seconds: float

@@ -42,7 +42,7 @@ def has_gpu() -> bool:
 
 
 def device() -> str:
-    """Return torch's device: the CPU in a rehearsal."""
+    """Return the value for --device: the CPU in a rehearsal, otherwise the first GPU."""
     return "cpu" if rehearsing() else "cuda:0"
 
 
@@ -81,7 +81,7 @@ def _tool(name: str) -> Row:
 
 
 def _doctor() -> Row:
-    """Run `detect-video doctor` from the checkout, whether it is installed or not."""
+    """Run the checkout's `detect-video doctor`, which works without an installation."""
     with tempfile.TemporaryDirectory() as folder:
         code, out, err = detect_video("doctor", cwd=folder)
     lines = out.strip().splitlines()
@@ -95,7 +95,7 @@ def refused(what: str, why: Any) -> Row:
 
 
 def opened(engine: str, folder: str, **options: Any) -> Any:
-    """Open network and engine as the command does."""
+    """Open the network and the engine as the command does."""
     from detector.core.config.levels import resolve_config
     from detector.core.run.loading import load_model
 
@@ -104,7 +104,8 @@ def opened(engine: str, folder: str, **options: Any) -> Any:
 
 
 def pictures(machine: Any, count: int = 0) -> list[Any]:
-    """Return the clip's first ``count`` frames (0: 64, or 2 in a rehearsal) as network inputs."""
+    """Return the clip's first ``count`` frames as network inputs. ``count`` 0 means 64 frames, or
+    2 in a rehearsal."""
     import numpy as np
 
     from detector.core import sources

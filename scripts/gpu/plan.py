@@ -1,8 +1,8 @@
 """The plan: which steps run, in which order, and how long each may take.
 
-The most valuable steps come first: those for every GPU before those for some, correctness before
-speed. A step that exceeds its budget is stopped. Near the end, we skip steps that cannot finish
-anything in the remaining time, so only the least valuable are lost.
+The most valuable steps come first: steps for every GPU precede steps for some GPUs, and checks of
+correctness precede measurements of speed. A step that exceeds its budget is stopped. A step is
+skipped if too little time is left for it, so only the last, least valuable steps can be lost.
 """
 
 from __future__ import annotations

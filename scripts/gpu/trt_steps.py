@@ -23,7 +23,7 @@ Variants = tuple[tuple[str, float, dict[str, Any]], ...]
 TRT: Variants = (
     ("fp32", 1e-3, {"precision": "fp32"}),
     ("fp16, 2 at once", 2e-2, {"precision": "fp16", "concurrency": 2}),
-    # A wide limit: in places an output differs by a whole quantisation step.
+    # The limit is wide: some values of the outputs differ by a whole quantisation step.
     ("int8", 4e-1, {"precision": "int8", "calibrate": str(CLIP), "calibrate_frames": 16}),
     ("tf32, 2 at once", 1e-2, {"precision": "tf32", "concurrency": 2}),
     (
@@ -130,7 +130,8 @@ def kept_plans(engine: str, folder: str) -> Row:
 
 
 def layers(engine: str, folder: str) -> Iterator[Row]:
-    """Check that profiler and inspector use the same layer names, by which we join their data."""
+    """Time the layers. We join the data of TensorRT's profiler and inspector by layer names, so
+    check that both use the same names."""
     import numpy as np
 
     from detector.core import engines

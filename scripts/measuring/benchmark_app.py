@@ -1,5 +1,5 @@
-"""The openvino engine compared with OpenVINO's benchmark_app: inference of pictures in memory, and
-the whole loop."""
+"""Compare the openvino engine with OpenVINO's benchmark_app: our inference of pictures in memory,
+and our whole loop."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ START = (
     "import sys; sys.modules['openvino_telemetry'] = None; "
     "from openvino.tools.benchmark.main import main; main()"
 )
-HINTS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}  # an int8 graph has its own types
+HINTS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}  # an int8 graph itself says what is int8
 THEIRS, HINTED, MEMORY, LOOP = (
     "benchmark_app",
     "benchmark_app, its own choice",
@@ -204,7 +204,7 @@ def calibration(name: str, precision: str) -> tuple[Any, ...]:
 
 
 def _opened(name: str, precision: str) -> tuple[Any, Any]:
-    """Open the network, and return it with the configuration of its precision."""
+    """Return the network, and a configuration with the precision and its calibration."""
     from detector.core.config.schema import CalibrationConfig, Config, RuntimeConfig
     from detector.core.models import ModelRequest, open_network
 
@@ -268,9 +268,8 @@ def memory_turn(name: str, precision: str, requests: int, threads: int, seconds:
     )
     picture = read_frames(str(STREET), network.input, 1).seen[:1]
     with engines.open("openvino", ready.network, ready.options) as engine:
-        runs = max(
-            requests, round(500 / turn(engine, picture, 10 * requests))
-        )  # a turn of half a second
+        # Choose the number of runs so that a turn takes half a second.
+        runs = max(requests, round(500 / turn(engine, picture, 10 * requests)))
         turns, until = [], time.perf_counter() + seconds
         while not turns or time.perf_counter() < until:
             turns.append(turn(engine, picture, runs))

@@ -19,14 +19,14 @@ BENCH = SHARED / "videos/bench_720p.mp4"  # 200 frames of people, then 200 of tr
 BENCH_FRAMES = 400
 # Type of --clip: absolute, because the measured program runs in an empty folder.
 GIVEN_CLIP = click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path)
-# About the quality that cameras and phones record: a few times the bit rate of a film.
+# Cameras and phones record in about this quality, with a few times the bit rate of a film.
 ENCODED = ("-c:v", "libx264", "-preset", "veryfast", "-crf", "20", "-g", "50", "-an")
 
 
 def clip(height: int, frames: int) -> Path:
     """Return a 16:9 clip of this height with at least this many frames. Raises ClickException.
 
-    It is the shared clip if that exists and fits (720 lines, 400 frames), else ``street_clip``.
+    It is the shared clip (720 lines, 400 frames) if that exists and suffices, else ``street_clip``.
     """
     if height == 720 and frames <= BENCH_FRAMES and BENCH.is_file():
         return BENCH
@@ -35,9 +35,7 @@ def clip(height: int, frames: int) -> Path:
 
 def street_clip(height: int, frames: int) -> Path:
     """Return the demo's clip, scaled to this height, and repeated to exactly this many frames.
-
-    Raises ClickException.
-    """
+    Raises ClickException."""
     path = CACHE / "clips" / f"street-{height}p-{frames}.mp4"
     if not path.is_file():
         scaled = ["-vf", f"scale=-2:{height}:flags=lanczos", "-frames:v", str(frames)]
@@ -46,7 +44,7 @@ def street_clip(height: int, frames: int) -> Path:
 
 
 def looped_copy(height: int, frames: int) -> Path:
-    """Return a long clip that repeats a short clip's packets, because copying is fast."""
+    """Return a long clip: it repeats the packets of a short clip, because encoding is slow."""
     path = CACHE / "clips" / f"copied-{height}p-{frames}.mp4"
     if not path.is_file():
         _make(path, [*_looped(street_clip(height, 300)), "-frames:v", str(frames), "-c", "copy"])
@@ -83,10 +81,10 @@ def ffmpeg_version() -> str:
 
 
 def fidelity(written: Path, source: Path, frames: int, read_options: Sequence[str] = ()) -> Row:
-    """Return luma PSNR (dB) and SSIM of a video compared with the first frames of its source.
+    """Compare a video with its source; return PSNR (dB, of luma) and SSIM (of all planes).
 
-    ffmpeg compares the nth pictures, whatever their times. ``psnr`` is inf if all are equal.
-    ``read_options``: ffmpeg's input options for ``source``.
+    ffmpeg compares the first ``frames`` pictures in order, whatever their times. ``psnr`` is inf if
+    they are equal. ``read_options``: ffmpeg's input options for ``source``.
     """
     inputs = "".join(
         f"[{at}:v]trim=end_frame={frames},settb=1/25,setpts=N,format=yuv420p[{name}];"

@@ -38,7 +38,7 @@ class Dynamic:
 def quantise_dynamically(model: onnx.ModelProto) -> Dynamic:
     """Quantise all operators that ONNX Runtime can quantise dynamically.
 
-    Weights become u8: its CPU provider has no ConvInteger kernel for s8.
+    Weights become u8: ONNX Runtime's CPU provider has no ConvInteger kernel for s8.
     """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic

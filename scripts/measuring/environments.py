@@ -73,10 +73,8 @@ def versions(python: Path, names: Sequence[str]) -> Mapping[str, str]:
 
 
 def checkout(root: Path, commit: str) -> Path:
-    """Return a folder with the files of a commit of the repository at ``root``.
-
-    Raises MissingError.
-    """
+    """Return a folder with the files of a commit of the repository at ``root``. Raises
+    MissingError."""
     completed = subprocess.run(
         ["git", "-C", str(root), "rev-parse", "--verify", "-q", f"{commit}^{{commit}}"],
         capture_output=True,

@@ -17,7 +17,7 @@ from typing import Any
 from measuring.rounds import OURS, markdown, spread
 
 Way = Callable[[Path], Mapping[str, Any]]
-"""(folder) -> the job's document, or {} for a loop. Writes the clips' results to the folder."""
+"""(folder) -> the job's document, or {} for a shell loop. Writes the results to the folder."""
 HEAD = ("way", "s, median [range]", "times the loop", "CPU s", "ms per item besides its run")
 
 
@@ -27,7 +27,7 @@ class Timed:
 
     seconds: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
-    besides_ms: list[float] = field(default_factory=list)  # time per item in addition to its run
+    besides_ms: list[float] = field(default_factory=list)  # time per item, excluding the item's run
 
     def times(self, loop: Timed) -> list[float]:
         """Return the speed relative to ``loop`` in each round."""
@@ -96,8 +96,8 @@ def check_deaths(folder: Path, count: int, *options: str, left_s: float = 0.0) -
 def compare_with_single_runs(
     out: Path, folder: Path, cores: Sequence[int], count: int = 0, seed: int = 0
 ) -> list[str]:
-    """Compare ``count`` finished items (0: all) with single runs, which write to ``folder``. Repeat
-    the runs of items that differ on a worker's ``cores``; return the items that still differ."""
+    """Compare ``count`` finished items (0: all) with single runs, which write to ``folder``. If an
+    item differs, run it again on a worker's ``cores``; return the items that still differ."""
     from tests.batch.killing import list_differences
 
     files = out / "files"

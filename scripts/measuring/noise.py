@@ -17,11 +17,11 @@ from detector.lab.analysis.diff import change
 from detector.lab.compare.rounds import Rounds, take_rounds
 from detector.lab.session.comparison import About, Comparison, Round
 
-# All in logarithms of a turn's time:
+# STEP, WHITE, DRIFT and BURST are in logarithms of a turn's time.
 MEMORY = 0.8  # coefficient of the autoregressive process
 STEP, WHITE = 0.015, 0.015  # standard deviations of the process's steps, and of white noise
 DRIFT = 0.2  # largest drift from the first turn to the last
-BURST, ENTER, LEAVE = 0.3, 0.04, 0.25  # slow-down of a burst, probabilities of its start and end
+BURST, ENTER, LEAVE = 0.3, 0.04, 0.25  # slow-down of a burst; probabilities that it starts and ends
 CPU_MS = {"read": 1.0, "annotate": 0.5, "write": 2.0}
 
 
@@ -39,7 +39,7 @@ def slowness(dice: np.random.Generator, turns: int) -> Iterator[float]:
 
 
 class FakeWorkers:
-    """Replaces the processes of a comparison. ``slower``: variant -> its extra time, as a share."""
+    """Replaces the processes of a comparison. ``slower``: variant number -> extra time (share)."""
 
     def __init__(self, seed: int, slower: dict[int, float]) -> None:
         self._dice = np.random.default_rng(seed)

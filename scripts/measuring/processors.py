@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 
 VIDEO = Path(__file__).parents[2] / "videos/street.mp4"
-# Third-party code, so the processors may differ. (np.exp in the head also differs, but by less.)
+# Third-party code makes these, so they may differ. (np.exp in the head also differs, but by less.)
 FOREIGN = ("PyAV's BGR", "cv2.VideoCapture's BGR", "cv2.resize", "fp32 outputs", "int8 outputs")
 CLOSE = (1.0, 0.01)  # allowed difference of two runs' detections, in pixels and in score
 
 
 def stages(x86_inputs: Mapping[str, Any], frames: int) -> Iterator[tuple[str, Any]]:
-    """Yield each stage's output. ``x86_inputs``: the outputs on x86, or {}. Stages start from
-    them, so that differences do not add up."""
+    """Yield each stage's output. ``x86_inputs``: {} on x86. On ARM64, the outputs on x86: stages
+    take their inputs from these, so that differences do not add up."""
     import av
     import cv2
     from av.video.reformatter import VideoReformatter

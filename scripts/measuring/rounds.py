@@ -59,7 +59,7 @@ def spread(values: Sequence[float]) -> str:
 def interleave(
     variants: Mapping[str, Callable[[], Row]], rounds: int, warm_up: int = 1
 ) -> dict[str, list[Row]]:
-    """Run every variant once per round, after a warm-up round unless ``warm_up`` is 0."""
+    """Run every variant once per round: ``warm_up`` rounds without a record, then ``rounds``."""
     rows: dict[str, list[Row]] = {name: [] for name in variants}
     for number in range(1 - warm_up, rounds + 1):
         for name, variant in variants.items():
@@ -97,7 +97,7 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A finished command. ``cpu_s`` includes its children; ``peak_mb``: most resident memory."""
+    """A finished command. ``cpu_s`` includes its children; ``peak_mb``: peak resident memory."""
 
     stdout: str
     stderr: str

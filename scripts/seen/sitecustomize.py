@@ -1,7 +1,8 @@
 """Record which lines of detector/ each test runs, also in the processes that it starts.
 
 ``scripts/mutate`` puts this folder on PYTHONPATH, and passes this module to pytest as a plugin.
-PYTEST_DONT_REWRITE tells pytest not to rewrite this module, which is imported before pytest.
+Without the word PYTEST_DONT_REWRITE, pytest would warn that it cannot rewrite this module, which is
+imported before pytest.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ if FOLDER:
 
         @pytest.hookimpl(wrapper=True)
         def pytest_fixture_setup(fixturedef: Any, request: Any) -> Generator[None, Any, Any]:
-            """Attribute the lines of a fixture that tests share to every test of its file."""
+            """If tests share the fixture, attribute its lines to every test of the file."""
             if fixturedef.scope == "function":
                 return (yield)
             before = _enter(_unit(request.node.nodeid.split("::")[0]))

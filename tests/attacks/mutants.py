@@ -1,7 +1,7 @@
 """Read damaged videos with our reader and with ffmpeg; compare frames and reports of damage.
 
     python -m tests.attacks.mutants            # the figures of docs/reading.md, from 300 mutants
-    python -m tests.attacks.mutants --list     # every mutant that differs, and where its file is
+    python -m tests.attacks.mutants --list     # also the mutants that we read differently
 
 A mutant is a damaged copy of one of ten small videos. Each run makes the same random damage. The
 reference is ``ffmpeg -v error``: the frames that it decodes, and its lines on standard error.
@@ -39,7 +39,7 @@ SEEDS = {
     "plain.y4m": [],
     "raw.h264": H264,
 }
-FROM_BYTE = 16  # the bytes before it identify the format, and stay intact
+FROM_BYTE = 16  # the first 16 bytes identify the format, and stay intact
 
 
 def flip_bits(data: bytearray, chance: random.Random) -> None:

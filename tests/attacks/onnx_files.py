@@ -171,7 +171,7 @@ def _constant(model: onnx.ModelProto, name: str, values: np.ndarray) -> str:
 def _before_the_output(
     model: onnx.ModelProto, operator: str, inputs: list[str], **attributes: object
 ) -> None:
-    """Insert a node, and add its maximum to the output, so that the node is not optimized away."""
+    """Insert a node, and add its largest value to the output, so that it is not optimized away."""
     end = model.graph.node.pop()
     model.graph.node.append(helper.make_node(operator, inputs, ["made"], **attributes))
     model.graph.node.append(helper.make_node("Cast", ["made"], ["float"], to=TensorProto.FLOAT))
@@ -190,7 +190,7 @@ def _from_constants(operator: str, *constants: object, **attributes: object) -> 
 
 
 def _operands(operator: str, *lists: object) -> Change:
-    """Insert an operator. Its inputs: the tensor that the last node reads, then the constants."""
+    """Insert an operator. Its inputs: the tensor that the last node reads, then ``lists``."""
 
     def change(model: onnx.ModelProto) -> None:
         names = [_constant(model, f"list{at}", np.asarray(one)) for at, one in enumerate(lists)]
@@ -205,7 +205,8 @@ def _range(model: onnx.ModelProto) -> None:
 
 
 def _chain_of_giants(model: onnx.ModelProto) -> None:
-    """Add tensors of shapes like [2^12, 1] and [1, 2^12]. Shape inference finds no shape there."""
+    """Add a column of 2^12 values to a row of the same values. Do the same with the sum, seven
+    times. Shape inference finds the shape of the first sum only."""
     name = _constant(model, "long", np.ones(1 << 12, np.float32))
     for at in range(8):
         shape = _constant(model, f"s{at}", np.array([-1, 1], np.int64))

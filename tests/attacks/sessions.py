@@ -1,7 +1,7 @@
 """Damaged and hostile versions of a real session; a seed selects the damage.
 
 ``cases`` yields (name, files to replace in a valid session). ``attack`` replaces these files, runs
-all commands that read a session, in this process, and returns the problems. For thousands of cases:
+in this process all commands that read a session, and returns the problems. For thousands of cases:
 
     python -m tests.attacks.sessions --cases 3000 --seed 7
 """

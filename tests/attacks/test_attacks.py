@@ -182,7 +182,7 @@ def test_secret_sent_to_the_other_server_is_a_failure(secret):
 
 
 @pytest.mark.net
-def test_two_servers_redirect_refuse_and_record_requests():
+def test_two_servers_record_requests_and_may_redirect_or_refuse_them():
     pages = {"/a": b"to {other}", "/away": b"->http://{other}/a"}
     with two_servers(pages, wants_login=True) as received:
         own, other = received.places["own"], received.places["other"]

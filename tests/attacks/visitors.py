@@ -32,7 +32,7 @@ _STATUS = re.compile(rb"HTTP/1\.1 (\d{3})")
 
 @dataclass
 class VisitResult:
-    """``failures``: pairs (one of FAILURES, what happened). ``visits``: number of connections."""
+    """``failures``: pairs (kind of failure, what happened). ``visits``: number of connections."""
 
     failures: list[tuple[str, str]] = field(default_factory=list)
     visits: int = 0

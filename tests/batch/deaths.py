@@ -26,7 +26,7 @@ from tests.golden import inputs
 from tests.processes import all_pids, command_line
 
 WAYS_TO_DIE = ("abort", "kill", "limit")
-HOG = "hog"  # allocates memory until Ray's memory monitor ends the process
+HOG = "hog"  # allocates so much that Ray's memory monitor ends the process
 MARK = b"DEADLY:"  # appended to a picture, where decoders ignore it; one of WAYS_TO_DIE follows
 SETTINGS = (
     *("--engine", "null", "--model", "dots.onnx", "--engines-dir", "engines"),
@@ -75,7 +75,8 @@ class Ended:
 
 
 def make_items(place: Path, count: int, deadly: Sequence[str]) -> list[str]:
-    """Make ``count`` pictures in place/in, some of them ``deadly``, and return their names."""
+    """Make ``count`` pictures in place/in. One picture kills in each of the ways ``deadly``; return
+    the names of these pictures."""
     folder = place / "in"
     folder.mkdir(parents=True)
     inputs.picture(place / "p.png", 3, (48, 32))

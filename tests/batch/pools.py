@@ -150,7 +150,7 @@ class FakePool:
             return [event]
         try:
             return [Finished(task, 0, self.do(task), 0.6)]
-        except FileNotFoundError:  # the item was processed whole meanwhile, and its parts dropped
+        except FileNotFoundError:  # meanwhile the item was processed whole, which drops its parts
             return [refused(task, error="the plan of its parts is missing")]
 
     def do(self, task: Task) -> ItemRecord:
@@ -231,7 +231,7 @@ def list_files(folder: str | Path) -> list[str]:
     )
 
 
-# A worker process in which an item's name decides how it ends.
+# Code of a worker process. A word in an item's name decides how the process treats the item.
 WORKER = textwrap.dedent(
     """
     import json, os, signal, sys, time

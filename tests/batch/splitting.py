@@ -114,9 +114,7 @@ def write_clip(
     **options: str,
 ) -> Path:
     """Write a frame at each of ``times`` (in ticks of ``base``), or ``times`` frames at 25 FPS.
-
-    Every 12th frame is a key frame unless the encoder's ``options`` say otherwise.
-    """
+    Every 12th frame is a key frame unless the encoder's ``options`` say otherwise."""
     if isinstance(times, int):
         times = [round(number * Fraction(1, 25) / base) for number in range(times)]
     with av.open(str(path), "w") as container:

@@ -120,13 +120,13 @@ def test_job_reads_from_and_writes_to_a_store(store, tmp_path):
     assert look(PLACE).items.done == 3
 
 
-@pytest.mark.parametrize("copy", ["whole", "without"])
+@pytest.mark.parametrize("copy", ["stored", "missing"])
 def test_another_machine_can_resume_the_job(store, tmp_path, monkeypatch, copy):
-    """The other machine has no local state. If the manifest is missing, markers are enough."""
+    """The other machine has no local state. If the bucket has no manifest, markers are enough."""
     for name in ("a.mp4", "b.mp4"):
         store.pipe_file(f"bucket/in/{name}", b"x")
     run(store)
-    if copy == "without":
+    if copy == "missing":
         store.pipe_file("bucket/out/manifest.sqlite", b"damaged")
         with pytest.raises(OutputError, match="and its copy in a bucket"):
             run(store, sources=(), resume=True)

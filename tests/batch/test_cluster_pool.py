@@ -1,4 +1,4 @@
-"""A cluster's pool, also if its process that talks to Ray dies, hangs or fails; the option --on."""
+"""The pool of a cluster, the loss of the process that talks to Ray, and the option --on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.waiting import PATIENCE_S
 TASK = Task(name="a", path="/a", version="1-1")
 LOADED = Turned(facts=FACTS, room=1)
 BAD = Turned(events=[Gone(0, "node bad does not see it", 6)], alive=False)
-# The process sends each of ANSWERS as the reply to one message.
+# Replaces the process that talks to Ray. It replies to each message with the next of ANSWERS.
 CHILD = """
 import os, pickle, sys, time
 from multiprocessing.connection import Connection
@@ -116,7 +116,7 @@ def test_failure_during_start_raises_the_matching_error(pool, answer, error, mes
 @pytest.mark.parametrize(
     ("answer", "message"), [("die", "last words"), ("hang", "did not respond")]
 )
-def test_lost_process_fails_its_items_and_ends_the_pool(pool, monkeypatch, answer, message):
+def test_items_of_a_lost_process_fail_and_the_pool_ends(pool, monkeypatch, answer, message):
     one = load(pool(None, LOADED, answer))
     if answer == "hang":
         monkeypatch.setattr(module, "ANSWER_S", 0.2)
@@ -166,7 +166,7 @@ def test_unreachable_address_is_refused_immediately(tmp_path):
 @pytest.mark.parametrize(
     "on", ["", "Ray", "ray://", "ray://host", "ray://:1", "http://h:1", "ray:x"]
 )
-def test_invalid_value_of_the_option_on_is_refused(on):
+def test_invalid_cluster_address_is_refused(on):
     with pytest.raises(UsageError, match="ray://HOST:PORT"):
         check_on(on)
 

@@ -82,7 +82,7 @@ def test_next_try_removes_files_of_a_killed_worker(outputs):
 
 
 def test_scratch_folder_is_as_deep_as_the_results_folder(outputs):
-    """So the relative path from a player to its video is still valid after the rename."""
+    """A page (--save player) has a relative path to its video, which the rename must keep valid."""
     for name in ("a.mp4", "b/a.mp4", "b/c/d/a.mp4"):
         scratch = outputs.begin(name)
         assert len(scratch.parts) == len(outputs.folder(name).parts)

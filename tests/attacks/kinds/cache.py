@@ -1,7 +1,7 @@
 """Poisoned engine files: whatever they contain, the rows must come from the real model.
 
-Every case starts with a folder that a run has filled, and the key that authenticates its files. An
-attacker who does not know the key then changes something.
+Every case starts with the folder that a run has filled with engine files, and with the key that
+authenticates these files. An attacker who does not know the key then changes something.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def another_name(harm: Harm) -> None:
 
 
 def swapped_names(harm: Harm) -> None:
-    """Store the graph and manifest of another model under this model's names."""
+    """Exchange the names of this model's graph and manifest with those of another model."""
     import onnx
 
     model = onnx.load_from_string(harm.files[harm.graph])

@@ -140,8 +140,8 @@ def make(random: Random) -> Case:
 
 
 def _own_outputs(argv: tuple[str, ...]) -> set[str]:
-    """Return the files that the command line may change: the case's files at or below its outputs
-    and session, and the user's files that it names with -o."""
+    """Return the files that the command line may change: the case's files at or below the paths
+    of -o and --run-dir, and the user's files that -o names."""
     flags = [*pairwise(argv), *(tuple(word.split("=", 1)) for word in argv if "=" in word)]
     outputs = {value for word, value in flags if word in ("-o", "--output")}
     folders = {value for word, value in flags if word == "--run-dir"}
