@@ -1,4 +1,4 @@
-"""Collect a command line's output and files in one JSON document, the same on every machine."""
+"""Collect a command line's output and files in JSON that is the same on every machine."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _lines(text: str) -> str:
 
 
 def _without_folder(value: Any, folder: Path) -> Any:
-    """Replace absolute paths of the run's folder and its neighbours by placeholders."""
+    """Replace the absolute paths of the run's folder and of its parent by placeholders."""
     if isinstance(value, dict):
         return {key: _without_folder(one, folder) for key, one in value.items()}
     if isinstance(value, list):
@@ -167,8 +167,8 @@ def _arrays(path: Path, command: Command) -> Any:
 
 
 def _picture(path: Path, command: Command) -> Any:
-    """Return the size of a picture. For a PNG of a test network, add the sha256 of the pixels: its
-    boxes, lines and text are the same on every machine."""
+    """Return the size of a picture. If a command with a test network wrote it as a PNG, add the
+    sha256 of its pixels, since boxes, lines and text are the same on every machine."""
     image = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
     size = "x".join(map(str, image.shape))
     if path.suffix != ".png" or command.near:
@@ -178,7 +178,7 @@ def _picture(path: Path, command: Command) -> Any:
 
 
 def _video(path: Path, command: Command) -> Any:
-    """Return all but the pixels, which depend on the encoder's version and number of threads."""
+    """Leave out the pixels, which depend on the encoder's version and its number of threads."""
     with av.open(str(path)) as container:
         [stream] = container.streams.video
         pts = [frame.pts for frame in container.decode(video=0)]

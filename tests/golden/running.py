@@ -63,7 +63,7 @@ class Runner:
     def start(self, commands: Iterable[Command]) -> None:
         """Start the commands in the given order, each after the command that it depends on.
 
-        Because of that order, waiting commands can never fill the pool and block it.
+        So a command in the pool waits only for one that is running or done: the pool cannot block.
         """
         for command in commands:
             if command.after is not None:

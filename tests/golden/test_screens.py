@@ -34,8 +34,8 @@ COMMANDS = {
     "doctor": [("doctor", "--quick", "--engines-dir", "engines")],
 }
 # For these commands we compare only the words, since the width of measured numbers decides which
-# columns a table has and where it wraps. A word broken at a line end is noticed: it is a new word.
-# The words also depend on timing and load: new ones pass if they occur in the program.
+# columns a table has and where it wraps. The words also depend on timing and load, so a new word
+# passes if it occurs in the program's source. The halves of a word broken at a line end do not.
 TABLES = ("live", "batch", "compare", "profile", "tune")
 LETTERS = re.compile(r"[A-Za-z]+")
 # A line break in the list of stages: a slow stage makes the list longer, so that it wraps.

@@ -161,7 +161,7 @@ def test_tables_are_written(tmp_path):
 
 
 def test_percentiles_cover_the_calls_of_all_rounds():
-    """18 calls are too few for a p90. Of 24 calls, the p90 is the 22nd."""
+    """18 calls are too few for a p90. The p90 of 24 calls is the 22nd shortest."""
     now = [0]
     timeline = Timeline(lambda: now[0], lambda: now[0], nvtx=False, run_queue=lambda: None)
     with timeline.track("main") as track, track.span(INFER, 0):

@@ -158,8 +158,8 @@ class Crowd:
             self.over.wait(0.5)
 
     def _hold_open(self, connection: socket.socket, reads: bool) -> None:
-        """Hold the connection until it is cut off. A client that does not read cannot notice
-        that, so it leaves after ``STAY_S``."""
+        """Hold the connection until it is cut off, or for ``STAY_S`` seconds: a client that does
+        not read cannot notice the cut."""
         for _ in range(STAY_S):
             if self.over.wait(1.0) or (reads and not connection.recv(1)):
                 return

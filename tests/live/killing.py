@@ -108,7 +108,7 @@ def make_source(folder: Path, seconds: int = SECONDS) -> Path:
 def kill_once(
     folder: Path, stream: Path, alive_s: float, ready: Callable[[], bool] = lambda: True
 ) -> list[Loss]:
-    """Record for ``alive_s`` seconds, then until ``ready``. Kill the process and read its files.
+    """Record for ``alive_s`` seconds, then until ``ready()``. Kill the process and read its files.
     Raises AssertionError if rows are missing, or if finishing a partial file loses pictures."""
     command = [sys.executable, "-m", "tests.live.killing", str(folder), str(stream)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -77,7 +77,7 @@ def measure(name: str, urls: list[str], seconds: float, engine: str) -> Result:
 
 
 # ----------------------------------------------------------------------
-# In the other environment.
+# What runs in the environment of the other program.
 
 
 class Counts:

@@ -4,10 +4,10 @@
     /usr/bin/python3 rtsp_server.py PORT NAME=FILE[+FILE...] ... [--user NAME:PASSWORD]
         [--address A]
 
-It serves rtsp://127.0.0.1:PORT/NAME, or at another address A. Port 0 means any free port. It prints
-"ready" and runs until it is ended. SIGSTOP stalls it, SIGCONT resumes it, SIGKILL is a power loss.
-Each FILE holds access units in Annex B, and FILE.json their offsets (tests/live/servers.py writes
-both). Several files are played in turn, so that the picture size can change.
+It serves rtsp://A:PORT/NAME, where A is 127.0.0.1 by default. Port 0 means any free port. It prints
+"ready" and the port, and runs until it is ended. SIGSTOP stalls it, SIGCONT resumes it, and SIGKILL
+is a power loss. Each FILE holds access units in Annex B, and FILE.json holds their offsets; both
+are from tests/live/servers.py. Files of a NAME are played in turn, so the picture size can change.
 
 Needs Debian's gir1.2-gst-rtsp-server-1.0 gstreamer1.0-plugins-{base,good,bad} python3-gi, and the
 system's own Python: gi has no wheel.

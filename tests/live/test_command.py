@@ -105,7 +105,7 @@ def test_run_with_a_missing_camera_counts_the_others(tmp_path, clip):
     assert report.returncode == 0, report.stderr
 
 
-def test_record_url_is_recorded_while_detection_runs_on_url(tmp_path, clip):
+def test_recording_reads_record_url_and_detection_reads_url(tmp_path, clip):
     main = make_clip(tmp_path / "main.mp4", size=(640, 360))
     with rtsp({"sub": clip, "main": main}) as server:
         (tmp_path / "cameras.yaml").write_text(
@@ -172,7 +172,7 @@ def test_check_reports_all_errors_of_a_list_and_opens_no_camera(tmp_path):
     wrong = [
         "{name: a b, url: 'rtsp://u:${NOT_SET}@127.0.0.1:1/1', rate: fast}",  # three errors
         "{name: c, uri: 'rtsp://127.0.0.1:1/2'}",
-        "{name: d, url: 'rtsp://127.0.0.1:1/3', classes: [persn]}",  # found only in a valid list
+        "{name: d, url: 'rtsp://127.0.0.1:1/3', classes: [persn]}",  # found if all else is valid
     ]
     more = ["{name: D, url: 'rtsp://127.0.0.1:1/4'}, {url: '0', classes: [dog], tiles: big}"]
     more_options = ["--webhook", "localhost:9000", "--mqtt", "localhost/dv", "--serve", "0.0.0.0:0"]

@@ -75,11 +75,11 @@ def test_stream_without_key_frames_is_decoded_after_hundreds_of_packets(drops: D
     [
         (False, 50, list(range(100, 127))),  # --live every: at a lag of 5 s, drop up to a key frame
         (False, 10, list(range(120, 127))),  # the same; the newest key frame is 120
-        (True, 50, list(range(100, 127))),  # --live latest: drop at each new key frame
-        (True, 1, list(range(117, 127))),  # MJPEG: each half second, drop all but the newest
+        (True, 50, list(range(100, 127))),  # --live latest: the same at a lag of 0.5 s
+        (True, 1, list(range(117, 127))),  # the same; in MJPEG, each picture is a key frame
     ],
 )
-def test_backlog_drops_whole_groups(eager: bool, gop: int, left: list[int], drops: Drops) -> None:
+def test_whole_groups_are_dropped(eager: bool, gop: int, left: list[int], drops: Drops) -> None:
     queue = PacketQueue(5.0, eager, drops.drop)
     fill(queue, range(127), gop)
     drained = drain(queue)
@@ -178,7 +178,7 @@ def numbers(slot: Slot, now_ms: int = 0) -> list[int]:
     return taken
 
 
-def test_policy_latest_keeps_only_the_newest_picture(drops: Drops) -> None:
+def test_slot_of_live_latest_keeps_only_the_newest_picture(drops: Drops) -> None:
     slot = Slot(True, 5, drops.drop)
     for number in range(5):
         assert slot.has_room()
@@ -188,7 +188,7 @@ def test_policy_latest_keeps_only_the_newest_picture(drops: Drops) -> None:
     assert drops == {NEWER: 4}
 
 
-def test_policy_every_holds_four_pictures_and_drops_old_ones(drops: Drops) -> None:
+def test_slot_of_live_every_holds_four_pictures_and_drops_old_ones(drops: Drops) -> None:
     slot = Slot(False, 5, drops.drop)
     for number in range(PLACES):
         slot.put(picture(number))
@@ -199,7 +199,7 @@ def test_policy_every_holds_four_pictures_and_drops_old_ones(drops: Drops) -> No
     assert slot.has_room()
 
 
-def test_policy_every_keeps_the_last_picture_at_any_age() -> None:
+def test_slot_of_live_every_keeps_the_last_picture_at_any_age() -> None:
     slot = Slot(False, 1, Drops().drop)
     slot.put(picture(0))
     assert numbers(slot, now_ms=60_000) == [0]

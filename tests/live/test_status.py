@@ -9,7 +9,7 @@ S = 1_000_000_000  # ns
 
 
 def no_jitter() -> float:
-    return 0.5  # the middle of its range
+    return 0.5  # jitter is drawn from 0..1, and 0.5 changes no wait
 
 
 def make_live(status: Status, at_s: float) -> None:
@@ -61,7 +61,7 @@ def test_states_from_connecting_to_ended() -> None:
     status.arrive(11 * S)
     assert status.state == LIVE
     status.tick(17 * S)
-    assert status.state == LIVE  # one picture in 10 s: a stall takes three intervals
+    assert status.state == LIVE  # pictures are 10 s apart, and a stall takes three intervals
     next_try = status.fail(50 * S, "gone")
     facts = status.facts(50 * S)
     assert (facts.state, facts.next_try_ns, facts.error) == (WAITING, next_try, "gone")

@@ -1,4 +1,4 @@
-"""Test the lists of formats and protocols that FFmpeg may use. Without one of them, tests fail.
+"""Test the lists of formats and of protocols that FFmpeg may use. Tests fail if a list is missing.
 
 Some sources below use only allowed protocols, so only the list of formats refuses them.
 """
@@ -83,7 +83,7 @@ def test_playlist_from_the_network_opens_no_file(
 def test_page_that_is_a_list_of_files_is_not_followed(
     web: HttpServer, segment: Path, kind: str, content: bytes, options: dict[str, str]
 ) -> None:
-    """The playlist may name neither local files nor the server's other pages."""
+    """Such a list could name a local file, a port, or another page of the server."""
     content = content.replace(b"%(path)s", bytes(segment))
     web.pages = {"/list": (kind, content), "/a.ts": ("video/mp2t", segment.read_bytes())}
     with started_feed(web.url("/list"), terms=SOON, options=options) as feed:
@@ -158,7 +158,7 @@ def test_udp_accepts_only_mpeg_ts() -> None:
 
 @pytest.mark.parametrize("login", [None, LOGIN])
 @pytest.mark.parametrize("kind", ["a list of pages", "data", "file"])
-def test_finished_playlist_opens_only_its_own_segments(
+def test_playlist_of_a_finished_video_opens_only_its_own_segments(
     segment: Path, kind: str, login: str | None
 ) -> None:
     inline = f"data:video/mp2t;base64,{base64.b64encode(segment.read_bytes()).decode()}"

@@ -1,4 +1,4 @@
-"""The loop with cameras: waits for arrivals, fresh pictures, and times of each step."""
+"""The loop with cameras: it waits for pictures, takes fresh ones, and records their times."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def many_nodes(folder):
 
 
 def costly_constants(folder):
-    """Write a Range of 2^30 numbers; the network reads one."""
+    """Write a network with a Range of 2^30 numbers, of which it reads one."""
     import numpy as np
 
     export = exports.anchor_free()

@@ -61,7 +61,7 @@ def test_run_ends_at_a_class_beyond_the_names(tmp_path):
 
 def late_zoo_ssd(numbers=(0, 3), score: float = 1.0) -> Export:
     """Make an SSD of the ONNX zoo that finds nothing in the probe (a test run on a drawn picture):
-    red counts only where green is low. ``numbers``: the labels. ``score``: the largest score."""
+    red raises a score only at low green. ``numbers``: the labels. ``score``: the largest score."""
     export = Export()
     colours = export.colours()
     export.out("bboxes", export.table(colours, FRACTIONS, LIST))
@@ -110,7 +110,7 @@ def test_description_states_the_first_class_or_the_background(tmp_path):
 
 
 def test_padding_of_a_list_does_not_end_a_run(tmp_path):
-    """Padding has label -1 and score 0, below the threshold."""
+    """A row of padding has label -1 and a score below the threshold."""
     path = late_zoo_ssd((1, -1), 0.1).save(tmp_path / "ssd.onnx")
     assert detect(path, picture(RED_ALONE)) == []
     assert detect(zoo_ssd().save(tmp_path / "zoo.onnx")) != []

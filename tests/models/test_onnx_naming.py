@@ -88,8 +88,8 @@ def test_every_output_is_named_like_its_node(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["FLOAT", "FLOAT16"])
-def test_tensors_named_like_the_prefix_do_not_collide(tmp_path, kind):
-    """Our own names, such as input.cast, do not clash with attributes of torch's modules."""
+def test_tensors_named_like_our_first_nodes_do_not_collide_with_them(tmp_path, kind):
+    """Our names, such as input.cast, do not collide with attributes of torch's modules, either."""
     export = exports.yolox(kind=kind)
     names = dict(zip(export.nodes[0].output, ["input.transpose"], strict=True)) | {
         export.constants[0].name: "images"

@@ -311,7 +311,7 @@ def test_random_weights_replace_the_weights_of_a_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize("size", [(8, 7), (0, 8), (8, 8194)])
-def test_a_size_that_the_stride_does_not_divide_is_refused(tmp_path, size):
+def test_size_that_is_zero_too_large_or_not_a_multiple_of_the_stride_is_refused(tmp_path, size):
     path = saved(tmp_path / "x.pt", {"model": whole()})
     with pytest.raises(ModelError, match=r"--size.*8192"):
         open_network(str(path), size=size)

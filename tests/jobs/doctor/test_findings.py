@@ -161,7 +161,7 @@ def test_exit_code_equals_that_of_the_default_job(monkeypatch, job, code):
 
 
 @pytest.mark.slow
-def test_printed_findings_show_gpus_counters_and_forced_settings(monkeypatch):
+def test_printed_findings_show_counters_gpus_and_forced_settings(monkeypatch):
     able = {"fp32": None, "bf16": None, "int8": "no int8 here"}
     replace_children(monkeypatch, {"error": None, "precisions": able, "seconds": 0.1})
     findings = doctor.examine(Config())
@@ -214,7 +214,7 @@ def test_no_usable_engine_exits_5(monkeypatch):
 
 
 @pytest.mark.parametrize(("given", "code"), [(None, 0), ("engines-of-mine", 6)])
-def test_unwritable_engines_folder_exits_6_only_if_requested(tmp_path, monkeypatch, given, code):
+def test_unwritable_engines_folder_exits_6_only_if_given(tmp_path, monkeypatch, given, code):
     """If the default folder is not writable, a run uses a temporary folder and the doctor warns."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(doctor.store, "is_writable", lambda place: place == tmp_path)

@@ -38,7 +38,7 @@ class Load:
 
 
 def load(frames: int, loop: LoopShape, by_writer=False, **each: float | list[float]) -> Load:
-    """Build a load. ``each``: the seconds of a stage's calls: a list, or one number for all."""
+    """Build a load. ``each``: per stage, the seconds of its calls, or one number for all calls."""
     batches = -(-frames // loop.batch)
     seconds = {}
     for stage in STAGES:

@@ -103,7 +103,7 @@ def test_figures_without_boxes_are_nan():
     assert np.isnan(ap.precision([judged([NEITHER], 1)]))
 
 
-def test_recall_precision_and_unmatched_detections_at_a_score():
+def test_recall_and_precision_and_unmatched_detections_at_a_score():
     rows = [
         judged([RIGHT, WRONG, NEITHER, RIGHT], 4, [0.9, 0.25, 0.25, 0.2]),
         judged([WRONG], 0, [0.1]),

@@ -137,9 +137,9 @@ def set_frame_times(folder, frame_ms):
 @pytest.mark.parametrize(
     ("after", "code"),
     [
-        ({"others": 0.8}, 0),  # other programs slowed it down
+        ({"others": 0.8}, 0),  # other programs slowed the run down
         ({"others": 0.8, "process_s": 0.4}, 8),  # the run itself used more CPU time, too
-        ({"others": 1.2, "process_s": 0.4}, 0),  # other programs may explain this, too
+        ({"others": 1.2, "process_s": 0.4}, 0),  # too much load: the runs are not judged
         ({"others": 0.0}, 8),
     ],
 )

@@ -29,7 +29,7 @@ def run(stage: str = "", frame: int = 0, extra_ms: float = 0.0, also=(0, 0.0), *
 
 def moments(calls, ready=(), blocked=(), collections=(), mhz=()):
     """Return what the pass ``moments`` would record of these calls. ``ready`` and ``blocked`` list
-    (stage, number, ms): the time in which a call does not compute."""
+    (stage, number, ms): how long a call waits for a core, or for something else."""
     ends = {one.number: one.end_ns for one in calls if one.stage == "write"}
     at = [ends[number] for number in sorted(ends)]
     threads = sorted({one.thread for one in calls})
@@ -84,7 +84,7 @@ def plant_boxes(frame, **loop):
 
 
 def plant_key(frame, **loop):
-    """Also make key frame 3 slow: a key frame is a cause only if other key frames are slow."""
+    """Also make key frame 3 slow: a key frame is a cause only if other key frames are slow, too."""
     calls, loop_shape = run("read", frame, 60.0, also=(3, 50.0), **loop)
     return (
         calls,
@@ -142,7 +142,7 @@ def test_cause_is_unknown_if_the_thread_was_not_recorded():
 
 def ledger(calls, ready=(), blocked=(), library=()):
     """Return the calls with the off-CPU times that every run records. Each list holds (stage,
-    number, ms). ``library``: CPU time of the engine's threads. Other calls to infer get 1 ms."""
+    number, ms). ``library``: CPU time of the engine's threads in infer; if not listed, 1 ms."""
     waited, slept, other = ({(s, n): ms for s, n, ms in each} for each in (ready, blocked, library))
     report = []
     for one in calls:
@@ -212,7 +212,7 @@ def test_boxes_and_key_frame_are_found_as_causes_without_moments(name):
 
 
 def test_waiting_frame_names_the_call_that_it_waited_for():
-    """The writer was blocked in frame 12; frame 13 had already been read."""
+    """The writer is blocked in frame 12. Frame 13 has been read, and waits for the writer."""
     calls, loop_shape, evidence = plant_disk(12)
     report = Explanation(calls, loop_shape, evidence).explain(13)
     assert (report.cause.name, report.cause.stage, report.cause.frame) == ("disk", "write", 12)

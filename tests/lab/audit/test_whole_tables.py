@@ -201,7 +201,7 @@ def test_published_parameter_counts_are_the_same_as_in_our_catalogue() -> None:
     [("0.0664", False), ("0.1327", True), ("0.2654", False), ("0.5308", True)],
 )
 def test_first_layer_reveals_flops_labelled_as_macs(printed: str, flagged: bool) -> None:
-    """24 3x3 filters on 3 channels: MACs and FLOPs at stride 2, then MACs and FLOPs at stride 1."""
+    """Figures of 24 filters of 3x3x3: MACs and FLOPs at stride 2, then both at stride 1."""
     text = CLEAN["a first layer whose figure is too coarse to tell MACs from FLOPs"]
     text = text.replace("0.01", printed).replace("100x100", "640x640")
     assert ("mac-or-flop" in rules_of(of_text(text))) == flagged

@@ -41,8 +41,8 @@ def own_tmp(tmp_path):
 
 
 @pytest.mark.slow
-def test_rounds_continue_until_decided_or_out_of_time(tmp_path, own_tmp):
-    """The first row also runs in a second process, which is not a row of the table."""
+def test_rounds_continue_until_there_is_a_verdict_or_no_time(tmp_path, own_tmp):
+    """A second process repeats the first row, to measure noise. The table has no row for it."""
     until = ("--frames", 2, "--rounds", "auto", "--seconds", 1, "--no-video", "--size", "128x64")
     process = run_ok(
         *("compare", CLIP, "--engine", "null,null", *until, "--json"), cwd=tmp_path, env=own_tmp
@@ -94,7 +94,7 @@ def test_document_and_files_after_a_comparison(tmp_path, own_tmp):
     assert document["reference"] == "ort fp32"
     assert (document["labels"], {row["ap"] for row in rows}) == (None, {None})
     assert (document["frames"], document["rounds"]) == (6, 2)
-    assert document["model_input"] == [96, 128]  # --size 128, and the shape of the video
+    assert document["model_input"] == [96, 128]  # --size 128 means 128x72 here; 72 is rounded up
     assert rows[1]["agreement"]["frames"] == 6
     if rows[0]["agreement"]["detections"]:
         assert rows[0]["agreement"]["matched"] == 1.0
@@ -156,7 +156,7 @@ def ap_of(process):
 
 @pytest.mark.slow
 @needs_coco_eval
-def test_labels_give_the_figures_of_eval(tmp_path):
+def test_compare_with_labels_gives_the_same_figures_as_eval(tmp_path):
     """--conf applies to the rounds and the agreement, but not to the AP."""
     options = ("--labels", LABELS, "--conf", 0.6, "--classes", "person", "--stride", 2, "--json")
     labels, ap, document = ap_of(compare(tmp_path, "--engine", "ort,null", *options))

@@ -50,7 +50,7 @@ def test_passes_report_their_results(profiled):
     changes = {row["change"] for row in document["what_if"]["changes"]}
     small = document["what_if"]["not_measured"]
     assert "overlap off" in changes
-    # If a busy machine delays one of the frames by a second, inference may be too short to measure.
+    # If a busy machine delays a frame by a second, inference may be too small a share to measure.
     assert "infer free" in changes or small["infer free"].startswith("it takes ")
     assert changes.isdisjoint(small)
     assert set(document["overhead"]) == {"loop", "memory", "python"}

@@ -385,7 +385,7 @@ def test_wrong_options_of_a_side_are_refused(words, code, tmp_path):
     ("option", "advice"),
     [("engine", "inside A or B"), ("batch", "inside A or B"), ("use", "omit"), ("labels", "omit")],
 )
-def test_option_that_where_does_not_take_is_refused_with_advice(option, advice):
+def test_option_that_conflicts_with_where_is_refused_with_advice(option, advice):
     with one_line_error(UsageError, f"--{option} ", advice):
         _refuse_with_where({option: "x"})
 

@@ -51,7 +51,7 @@ def test_written_detections_are_read_back(tmp_path, name, kind):
         paths = [None] * 3
         (tmp_path / "in.mp4").touch()
         dataset = datasets.open(str(tmp_path / "set/gt/gt.txt"), images=str(tmp_path / "in.mp4"))
-        for picture in dataset.pictures:  # the video file is empty, so its size is unknown
+        for picture in dataset.pictures:  # the empty video file states no picture size
             picture.width, picture.height = samples.WIDTH, samples.HEIGHT
     path = write(name, tmp_path, paths, kind=kind)
     result = datasets.open_detections(str(path), dataset, names=NAMES if name == "mot" else None)
@@ -60,7 +60,7 @@ def test_written_detections_are_read_back(tmp_path, name, kind):
         assert read.boxes == pytest.approx(written.boxes, abs=1e-4 if name == "yolo" else 1e-6)
         assert read.scores.tolist() == pytest.approx(written.scores.tolist(), abs=5e-5)
         assert [*map(read.name, range(len(read)))] == [*map(written.name, range(len(written)))]
-    if name in ("csv", "jsonl"):  # they name only the classes that were detected
+    if name in ("csv", "jsonl"):  # these formats name only the classes that were detected
         more = datasets.open_detections(str(path), dataset, names=("bus", *NAMES))
         assert (sorted(result.names), more.names) == (sorted(NAMES), ("bus", *NAMES))
 

@@ -237,7 +237,7 @@ def test_unreadable_energy_counter_is_skipped_with_the_reason(tmp_path, monkeypa
     assert rapl_counters(tmp_path) == []
     assert "no RAPL counters" in explain_absence(tmp_path)
     file = domain(tmp_path, "intel-rapl:0", "package-0", 5)
-    file.write_text("")  # in place of an unreadable file: root can read all files
+    file.write_text("")  # stands for an unreadable file, which root could read
     assert rapl_counters(tmp_path) == []
     assert "chmod a+r" in explain_absence(tmp_path)
     monkeypatch.setitem(sys.modules, "pynvml", None)

@@ -23,7 +23,7 @@ def chromium() -> str | None:
     return next((path for path in map(shutil.which, NAMES) if path), None)
 
 
-# The centre of an element, or null if something unrelated covers it.
+# The centre of an element, or null if it is missing or something unrelated covers it.
 FIND_CENTRE = """(() => {
   const e = document.querySelector(%s);
   if (!e) return null;
@@ -41,7 +41,7 @@ def gone(error: RuntimeError) -> bool:
 
 
 class Browser:
-    """One tab. ``requests``: URLs since ``visit``; ``complaints``: errors and logs."""
+    """One tab. ``visit`` empties ``requests`` (URLs) and ``complaints`` (errors, log messages)."""
 
     def __init__(self, profile: Path) -> None:
         ours_in, theirs_out = os.pipe()

@@ -1,4 +1,4 @@
-"""The first screen of the report in a browser: main results, nothing cut off, escaped names."""
+"""The first screen of a report in a browser shows the main results, uncut, with escaped names."""
 
 import json
 import re

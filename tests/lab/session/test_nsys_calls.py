@@ -1,4 +1,4 @@
-"""The table of CUDA calls on the critical path, for calls with known times and for exports."""
+"""The table of CUDA calls on the critical path, for calls with known times and exports of nsys."""
 
 import sqlite3
 from contextlib import closing

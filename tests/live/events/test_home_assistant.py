@@ -150,7 +150,7 @@ def test_invalid_discovery_prefix_is_refused(prefix):
 
 
 @pytest.mark.slow
-def test_devices_keep_to_the_published_schema():
+def test_devices_follow_the_published_schema():
     python = os.environ.get("DETECT_VIDEO_HOME_ASSISTANT")
     if python is None:
         pytest.skip("machine: DETECT_VIDEO_HOME_ASSISTANT names no Python with homeassistant")

@@ -1,4 +1,4 @@
-"""Test the rules of events: a class appears in 3 of 5 frames, and leaves after 2 s of absence."""
+"""Test the rules of events: ``appears`` needs 3 frames of 5, ``leaves`` needs 2 s of absence."""
 
 from itertools import chain
 
@@ -106,7 +106,7 @@ def test_event_durations_survive_a_jump_of_the_wall_clock(jump_s):
 
 
 def test_small_clock_jump_does_not_change_since_utc():
-    """Readers match ``leaves`` with ``appears`` by ``since_utc``."""
+    """Programs that read the events match ``leaves`` with ``appears`` by ``since_utc``."""
     rules = EventRules(0, START_S)
     (appears,) = chain(*(rules.update(frame(at / 10), detections(0)) for at in range(3)))
     (leaves,) = rules.update(frame(5.0, jump_s=0.3), detections())
