@@ -130,7 +130,7 @@ class RecordedStreams:
         return self._aac.flush() if self._aac is not None else []
 
     def _fill_first_dts(self, packet: Packet) -> list[Packet]:
-        """Fill in missing dts of the first packets (RTSP, B-frames) from the first known dts."""
+        """Derive the dts that first packets lack (B-frames over RTSP) from the first known dts."""
         if self._without_dts is None:
             return [packet]
         self._without_dts.append(packet)
@@ -199,7 +199,7 @@ class RecordedStreams:
 
 
 def _by_arrival(packet: Packet) -> Packet:
-    """Replace the packet's stamps by its arrival time, for codecs without B-frames."""
+    """Set pts and dts to the packet's arrival time. Its codec must not have B-frames."""
     return replace(
         packet,
         pts=packet.arrived_ns // 1000,
