@@ -124,7 +124,7 @@ class Recorder:
 
 
 def _name_threads() -> dict[int, str]:
-    """Return thread id -> name in the spans, or "library". Call this in the main thread."""
+    """Return thread id -> name in the spans; "library" if it has none. Call in the main thread."""
     main = threading.get_native_id()
     python = {one.native_id for one in threading.enumerate()}
     return {

@@ -113,7 +113,7 @@ def _read_header(data: bytes, name: str, path: Path) -> tuple[int, tuple[int, ..
             (2, 0): np.lib.format.read_array_header_2_0,
         }[version]
         shape, _, dtype = read(file, max_header_size=1000)
-    except Exception as error:  # numpy parses it as Python, which may raise anything
+    except Exception as error:  # numpy parses the header as Python, which may raise anything
         raise _damage_error(path, f"column {name!r} has no array header") from error
     return file.tell(), shape, dtype
 

@@ -1,4 +1,4 @@
-"""Print a profile: the facts of each pass as text or tables, or why it could not run."""
+"""Print a profile: for each pass, its facts as text or tables, or why the pass could not run."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from detector.live.recording.sound import AacSound
 # Codecs that players accept in MP4. MJPEG plays in VLC, mpv and FFmpeg, but not in browsers.
 PLAYED = ("h264", "hevc", "av1", "vp9", "mpeg4", "mpeg2video", "mjpeg")
 BYTE_STREAMS = ("h264", "hevc")
-MOST_WITHOUT_DTS = 20  # packets without dts; more than any codec reorders
+MOST_WITHOUT_DTS = 20  # packets to wait for the first dts; more than any codec reorders
 USUAL_FPS = 25  # assumed if packets have no duration
 # Formats without timestamps, for which FFmpeg assumes 25 FPS.
 CLOCKLESS = ("mpjpeg", "mjpeg")
