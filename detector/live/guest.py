@@ -138,8 +138,8 @@ def reads_cameras(specs: Sequence[str], config: Config, given: Container[str] = 
         if is_web(file):
             sources.check(file)  # raises SourceError for a web page
             raise UsageError(
-                f"{Address(file)}: files cannot be mixed with cameras; --live latest treats all "
-                "of them as cameras, or run it on its own"
+                f"{Address(file)}: files cannot be mixed with cameras; use --live latest to "
+                "treat all of them as cameras, or run it on its own"
             )
         raise UsageError(
             f"{file}: files cannot be mixed with cameras; add --loop to play it as a camera, or "

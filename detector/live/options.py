@@ -65,8 +65,8 @@ class LiveOptions:
 
 
 def with_drawn_zones(config: Config) -> Config:
-    """Return the options with the lines and zones that viewers drew in earlier runs with the same
-    folder, unless --zones is given."""
+    """Unless --zones is given, add to the options the lines and zones that viewers drew in earlier
+    runs with the same folder. Return the options."""
     output = config.output.output
     file = Path(output or FOLDER, DRAWN)
     if config.value("zones", "") is not None or (output is not None and is_null_device(output)):

@@ -79,7 +79,7 @@ def read_crossings(counts: str, video: str) -> list[Crossing]:
     if events == counts or not os.path.exists(events):
         raise UsageError(
             f"{counts}: give IN.counts.csv next to IN.events.csv, which has the times; for a "
-            "camera, count a recording, and check that"
+            "camera, count and check a recording"
         )
     crossings = []
     for row in _read_rows(events, TEXTS, NUMBERS):
@@ -146,8 +146,7 @@ class Footage:
     def show(
         self, times: NDArray[np.float64], part: Any = ..., marked: Crossing | None = None
     ) -> list[str]:
-        """Return frames at these times as data URLs of JPEGs, with a ring where ``marked``
-        crossed."""
+        """Return frames at these times as JPEG data URLs, with a ring where ``marked`` crossed."""
         start_s = Fraction(times[0] - ROUNDED_S) - self._begins_s
         reading = replace(self._reading, start_s=max(start_s, Fraction(0)))
         (width, height), unit = self._size, max(1, self._size[0] // 400)

@@ -1,4 +1,4 @@
-"""Predict the boxes of many tracks at once by Kalman filters of constant speed.
+"""Predict the boxes of many tracks at once, by Kalman filters that assume constant speed.
 
 A box is four numbers. For each number, a track has a filter of its value and speed. SORT and
 ByteTrack (Bewley 2016, Zhang 2022) filter x1, y1, x2, y2; OC-SORT (Cao 2023) filters the centre,

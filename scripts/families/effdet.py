@@ -27,7 +27,7 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def read(picture: Path, size: tuple[int, int]) -> tuple[torch.Tensor, float, tuple[int, int]]:
-    """Apply effdet's transforms; return input, factor from input to picture, picture's size."""
+    """Return effdet's input, the factor from input to picture, and the size of the picture."""
     image = Image.open(picture).convert("RGB")
     resized, notes = ResizePad(size, fill_color=resolve_fill_color("mean", MEAN))(image, {})
     array = torch.from_numpy(np.array(resized)).permute(2, 0, 1)[None].float()

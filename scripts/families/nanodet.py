@@ -99,7 +99,7 @@ def variant(out: Path, pictures: list[Path], name: str, file: str, levels: bool)
     run = partial(network, x)
     set_norms(network, run)
     classes = network.head.num_classes
-    for layer in network.head.gfl_cls:  # outputs class scores, then distributions of four distances
+    for layer in network.head.gfl_cls:  # gives class scores, then distributions of four distances
         scale_outputs([layer], run, mean=-5.0, deviation=1.0)
         with torch.no_grad():
             layer.bias[classes:] += 5

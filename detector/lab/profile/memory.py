@@ -53,8 +53,8 @@ def sample_memory(occasion: Occasion) -> MemoryFacts:
 def fit_growth(
     times: NDArray[np.int64], rss: NDArray[np.int64], frame_ends: NDArray[np.int64]
 ) -> tuple[float | None, str | None]:
-    """Return the least-squares growth in MB per 1000 frames over the second half, or None and the
-    reason. ``frame_ends``: end times of the frames [F]."""
+    """Return (growth, None) or (None, reason). The growth is a least-squares fit in MB per 1000
+    frames over the second half of the run. ``frame_ends``: end times of the frames [F]."""
     if len(frame_ends) < 100:
         return None, f"{counted(len(frame_ends), 'frame', 'is')} too few, 100 are needed"
     settled = frame_ends[int(len(frame_ends) * SETTLED)]
@@ -83,7 +83,7 @@ def find_parts(occasion: Occasion) -> dict[str, float]:
 
 
 def add_encoder(without_video: dict[str, float], with_video: dict[str, float]) -> dict[str, float]:
-    """Return the parts of the run without video, and the extra MB of the run with video."""
+    """Return the parts of the run without video, plus one part: what writing the video adds."""
     encoder_mb = sum(with_video.values()) - sum(without_video.values())
     return {**without_video, "drawing and encoder": encoder_mb}
 
@@ -94,7 +94,7 @@ def thin(times: NDArray[np.int64], values: NDArray[np.int64]) -> list[tuple[int,
 
 
 def _open_gpu(device: str) -> tuple[Callable[[], GpuBytes | None], str | None]:
-    """Return a function that reads the GPU's memory and, if this is impossible, the reason."""
+    """Return a function that reads the GPU's memory. If it cannot, also return the reason."""
     try:
         return NvmlGpu(device).memory, None
     except NotHereError as error:

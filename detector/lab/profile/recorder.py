@@ -1,7 +1,7 @@
 """Record CPU times, page faults and clock speeds at each frame of a run.
 
-After each frame the writer's thread records a row, outside all spans. For each thread it reads a
-small file in /proc, and for each core one in /sys. The facts contain the cost of a row.
+After each frame, the writer's thread records a row, outside all spans: it reads a small file in
+/proc for each thread, and one in /sys for each core. The facts contain the cost of a row.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CLOCKS = "/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq"
 
 
 class Recorder:
-    """Records rows inside a ``with``. Call ``begin`` once, then call the recorder per frame."""
+    """Records rows inside a ``with``. Call ``begin`` once, and this object after each frame."""
 
     def __init__(self) -> None:
         self.frames: list[int] = []
@@ -124,7 +124,7 @@ class Recorder:
 
 
 def _name_threads() -> dict[int, str]:
-    """Return thread id -> name in the spans, or "library". Call this in the main thread."""
+    """Return thread id -> name in the spans; "library" if it has none. Call in the main thread."""
     main = threading.get_native_id()
     python = {one.native_id for one in threading.enumerate()}
     return {

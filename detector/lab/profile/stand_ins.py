@@ -56,8 +56,8 @@ class RecordedRows:
 
 
 def record_stages(parts: Parts, source: FrameSource) -> RecordedRows:
-    """Run the stages on the first pictures of ``source``. Random pictures would give another number
-    of detections, and so change the cost of head, NMS and drawing."""
+    """Run the stages on the first pictures of ``source``, and record the results. Random pictures
+    would change the number of detections, and so the cost of head, NMS and drawing."""
     recorded, held_bytes = RecordedRows(), 0
     request, size = parts.requests[0], len(parts.requests[0].slot)
     while len(recorded.frames) < MAX_PICTURES and held_bytes < MAX_BYTES:
@@ -80,7 +80,7 @@ def record_stages(parts: Parts, source: FrameSource) -> RecordedRows:
             for name, between in parts.between.items():
                 detections = between(frame, detections)
                 recorded.between.setdefault(name, []).append(detections)
-        if len(batch) == size or not recorded.outputs:  # a partial batch is too short for others
+        if len(batch) == size or not recorded.outputs:  # full batches cannot use partial outputs
             recorded.outputs.append(outputs)
         if len(batch) < size:
             break

@@ -81,7 +81,7 @@ def record_batches(
     own: Mapping[str, str] = NONE,
     **options: Any,
 ) -> tuple[Any, list[float], list[float]]:
-    """Return the profiler after ``count`` batches, and the ms of batches without and with it.
+    """Return the profiler after ``count`` batches, and the ms per batch without and with profiling.
     ``own``: further options of the engine. ``options``: options of the profiler."""
     from torch.profiler import profile
 
@@ -96,7 +96,7 @@ def record_batches(
         plain = list(time_batches(request, batches, count))
         with profile(acc_events=True, **options) as profiler:
             profiled = list(time_batches(request, batches, count))
-        # Time plain passes before and after, so that a slow second affects only half of them.
+        # Time half of the plain batches now, so that a slow second affects only one half.
         plain += time_batches(request, batches, count)
     return profiler, plain, profiled
 
@@ -131,7 +131,7 @@ def explain_operators(self_ms: float, pass_ms: float) -> str | None:
     if abs(off) <= TOLERANCE:
         return None
     why = (
-        "Python code between the operators and the profiler itself took the rest"
+        "the profiler, and Python code between the operators, took the rest"
         if off < 0
         else "operators ran in parallel threads"
     )
@@ -142,7 +142,7 @@ def explain_operators(self_ms: float, pass_ms: float) -> str | None:
 
 
 def _self_us(event: Any) -> float:
-    """In us. Kernels have their own rows, so a user's annotation around them adds nothing."""
+    """Return the self time in us; 0 for an annotation on a device, since its kernels have rows."""
     if event.device_type.name == "CPU":
         return float(event.self_cpu_time_total)
     marked = getattr(event, "is_user_annotation", False)  # missing in old versions of torch

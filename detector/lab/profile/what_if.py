@@ -2,7 +2,8 @@
 
 Each change runs between two unchanged runs, on the same first frames of the source. A run writes
 the outputs of the profiled command, and no profiler is on. Its time is from opening the source to
-closing the outputs, minus the time to open the outputs. stand_ins.py replaces stages.
+closing the outputs. With a stand-in for write, it includes neither opening nor closing the outputs.
+stand_ins.py replaces stages.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from detector.core.sinks.base import Sink
     from detector.core.sources.base import Source
 
-# A gain counts only if every round shows it. With more rounds, one would be disturbed by chance.
+# A gain counts only if every round shows it. In more rounds than this, chance would disturb one.
 ROUNDS, MAX_ROUNDS = 3, 10
 USUAL_ROUNDS = 5  # the number of frames is chosen so that this many rounds fit into the budget
 MIN_FRAMES = 24  # frames of a run, even if the budget allows fewer
@@ -122,8 +123,8 @@ def take_turns(
     budget_s: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> Turns:
-    """Run plain, A, plain, B, plain ... for ``ROUNDS``, then up to ``MAX_ROUNDS`` while another
-    round fits into ``budget_s``. The first plain run is for warm-up and does not count."""
+    """Alternate the runs (plain, A, plain, B, plain ...) for ``ROUNDS``, and for up to
+    ``MAX_ROUNDS`` while another round fits into ``budget_s``. A first plain run is for warm-up."""
     turns, began = Turns(), clock()
     plain()
     before, rounds = plain(), 0

@@ -23,8 +23,8 @@ from detector.core.timeline.spans import KINDS, OTHER, READ, WORK
 
 NAMES = ("thread_names", "stage_names", "kind_names")
 NUMBERS = ("thread", "stage", "kind", "source", "index", "start_ns", "end_ns")
-# off_cpu_ns: time that a span's thread was on no core. ready_ns: the part spent waiting for a core.
-# library_ns: CPU time of the engine's threads for the span. All are NOT_KNOWN if unknown.
+# off_cpu_ns: time that a span's thread was on no core. ready_ns: how much of it was a wait for a
+# core. library_ns: CPU time of the engine's threads for the span. All are NOT_KNOWN if unknown.
 THREAD_TIMES = ("off_cpu_ns", "ready_ns", "library_ns")
 COLUMNS = (*NUMBERS, *THREAD_TIMES, *NAMES)
 
@@ -113,7 +113,7 @@ def _read_header(data: bytes, name: str, path: Path) -> tuple[int, tuple[int, ..
             (2, 0): np.lib.format.read_array_header_2_0,
         }[version]
         shape, _, dtype = read(file, max_header_size=1000)
-    except Exception as error:  # numpy parses it as Python, which may raise anything
+    except Exception as error:  # numpy parses the header as Python, which may raise anything
         raise _damage_error(path, f"column {name!r} has no array header") from error
     return file.tell(), shape, dtype
 
@@ -133,7 +133,7 @@ def _find_wrong_names(columns: Columns) -> Iterator[tuple[str, str]]:
     for name in NAMES:
         names = columns[name].tolist()
         if len(set(names)) != len(names) or len(names) > MAX_NAMES:
-            yield name, "duplicate names"
+            yield name, "duplicate or too many names"
         if max(map(len, names), default=0) > MAX_NAME_LENGTH:
             yield name, f"a name of more than {MAX_NAME_LENGTH} letters"
     if tuple(columns["kind_names"].tolist()) != KINDS:
@@ -150,7 +150,7 @@ def _find_wrong_codes(columns: Columns, sources: int) -> Iterator[tuple[str, str
     if columns["stage"].min() < -1 or columns["stage"].max() >= len(columns["stage_names"]):
         yield "stage", "a code outside stage_names"
     if not 0 <= columns["source"].min() <= columns["source"].max() < sources:
-        yield "source", f"the run has {sources}, counted from 0"
+        yield "source", f"a source outside the {sources} of the run"
     if not -1 <= columns["index"].min() <= columns["index"].max() < LATEST_NS:
         yield "index", "an invalid frame number"
 

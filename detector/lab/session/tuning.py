@@ -37,11 +37,11 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """``settings``: the fastest; empty if these are the defaults. ``before`` and ``after``: FPS end
-    to end of the defaults and of ``settings``, which alternated for ``rounds``. ``after`` is null
-    if no settings were worth this comparison. ``ratio``: after / before, as median, lowest and
-    highest round. ``video_bytes_ratio``: size of the video, after / before. ``file``: what -o
-    wrote. ``kept``: the file that --use wrote to, for sources of this ``input_kind``.
+    """``settings``: the fastest; empty if these are the defaults. ``before`` and ``after``:
+    end-to-end FPS of the defaults and of ``settings``, whose runs alternated for ``rounds``.
+    ``after`` is null if no settings were worth this comparison. ``ratio``: after / before, as
+    median, lowest and highest round. ``video_bytes_ratio``: size of the video, after / before.
+    ``file``: what -o wrote. ``kept``: the file that --use wrote, for sources of ``input_kind``.
 
     With --target, ``settings`` are the cheapest that reach ``target_fps`` in every round, or the
     fastest if none do (``reached`` is false). ``frames_share``: share of frames that are processed.

@@ -36,8 +36,8 @@ class StageDifference:
 
 @dataclass(frozen=True)
 class Probe:
-    """A tensor inside the graph that the search compared. ``how``: "outputs added" to the graph, or
-    a "cut graph", which ends at the tensor."""
+    """A tensor that the search compared, inside the graph. ``how``: it became a further output of
+    the graph ("outputs added"), or the graph was cut to end at it ("cut graph")."""
 
     tensor: str
     how: str

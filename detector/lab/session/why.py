@@ -10,8 +10,8 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class WhyPart:
-    """A call of ``stage`` or, if ``waits``, the wait before this call. A wait has a ``cause`` as in
-    the critical path; ``waited_for`` is the stage and number of the call that it waited for.
+    """A call of ``stage`` or, if ``waits``, the wait before this call. A wait's ``cause`` is named
+    as in the critical path; ``waited_for`` is the stage and number of the call that it waited for.
     ``median_ms``: median time of this part over all frames. ``cpu_ms``, ``ready_ms``,
     ``blocked_ms``: times on a core, waiting for a core, and blocked; null if unknown.
     ``library_cpu_ms``: CPU time of the engine's threads for an inference."""
@@ -32,9 +32,9 @@ class WhyPart:
 class WhyCause:
     """``name``: gc, core, disk, boxes, key frame, clock, work, others (other programs used most of
     the cores and no other cause is known) or unknown. ``stage`` and ``frame``: the call that took
-    ``excess_ms`` longer than its stage's median. It may be a call of another frame that the slow
-    frame waited for. For infer, ``frame`` is the first of the batch. ``explains_ms``: the part of
-    the excess that the cause explains."""
+    ``excess_ms`` longer than its stage's median. This call may belong to another frame, if the
+    slow frame waited for it. For infer, ``frame`` is the first of the batch. ``explains_ms``: the
+    part of the excess that the cause explains."""
 
     name: str
     stage: str

@@ -1,4 +1,4 @@
-"""Print a profile: the facts of each pass as text or tables, or why it could not run."""
+"""Print a profile: for each pass, its facts as text or tables, or why the pass could not run."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ def _list_runs(document: NsysDocument) -> Iterator[Table | str]:
     for at, run in runs:
         if run.outside:
             which = f"{counted(run.ranges, 'range')} of process {run.process}"
-            where = "are outside every run, like calls of detector(picture)"
-            yield f"note: {which} {where}: --nsys-run {at}"
+            where = "are outside every run, as calls of detector(picture) are"
+            yield f"note: {which} {where}; --nsys-run {at} shows them"
     if cut:
         yield f"note: {counted(cut, 'range', 'is')} omitted, since the recording ended first"
 

@@ -1,9 +1,9 @@
 """An MQTT client that does not trust its broker.
 
 A client that only publishes must accept three types of packets, with at most two bytes after the
-header. A client that subscribes with QoS 0 must accept two more types. paho accepts all types, up
-to 256 MB, and answers some, so a broker could fill the memory or keep a core busy. An exception on
-paho's thread would end that thread and stop all events.
+header. A client that subscribes with QoS 0 must accept two more types. paho accepts packets of
+all types, up to 256 MB each, and answers some, so a broker could fill the memory or keep a core
+busy. An exception on paho's thread would end that thread and stop all events.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 
 CONNACK, PUBLISH, PUBACK, SUBACK, PINGRESP = 0x20, 0x30, 0x40, 0x90, 0xD0  # packet types
 QOS = 0x06  # the bits of a PUBLISH header that hold its QoS
-# Most bytes of a packet. Some brokers send messages even to a client that does not subscribe.
+# Size limits in bytes. Some brokers send messages even to a client that does not subscribe.
 LONGEST, LONGEST_SUBSCRIBED = 64 << 10, 512 << 10
 WINDOW_S = 10.0
 MOST_PACKETS = 10_000  # in WINDOW_S; even a full queue needs far fewer acknowledgements

@@ -48,8 +48,8 @@ class Objects:
     def update(
         self, frame: Frame, detections: Detections, now: Moment, *, is_late: bool = False
     ) -> list[Event]:
-        """Return the events of a frame. ``is_late``: its objects have left, because its camera went
-        down, but it may still have events of lines and zones, which are also counted."""
+        """Return the events of a frame. ``is_late``: the camera has since gone down, so its objects
+        have left. Lines and zones still report events, since they also count this frame."""
         events: list[Event] = []
         for i, track in enumerate(() if is_late else detections.track_list()):
             if track is None:

@@ -43,7 +43,7 @@ class QueuedTarget:
     accepts: Callable[[Event], bool] = staticmethod(lambda event: True)
 
     def __init__(self, *, notice: Callable[[str], None] = lambda _: None) -> None:
-        """``notice`` prints a line at the first of successive failures."""
+        """``notice`` prints a line when deliveries begin to fail, and when they work again."""
         self._notice = notice
         self.failing = False
         self._waiting: deque[Event] = deque()

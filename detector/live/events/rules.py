@@ -61,7 +61,7 @@ class EventRules:
         return self._cameras[camera]
 
     def update(self, frame: Frame, detections: Detections) -> list[Event]:
-        """Return the events of a camera's frame: classes or objects that appear or leave."""
+        """Return the events of a camera's frame; with --track, those of single objects."""
         arrival = frame.arrival
         assert arrival is not None
         state, now = self._get_state(arrival.camera), Moment(arrival.arrived_ns, arrival.utc_s)

@@ -34,8 +34,8 @@ SIGNATURE, SENT = "X-Detect-Video-Signature", "X-Detect-Video-Time"
 
 
 def find_address(option: str, environment: Mapping[str, str] = os.environ) -> str | Template:
-    """Return the address or request of --webhook. ``@FILE`` and ``env:NAME`` hold an address that
-    process lists must not show; ``@FILE.yaml`` holds a request. Raises UsageError."""
+    """Return the address or request of --webhook. ``@FILE`` and ``env:NAME`` say where the address
+    is, to keep it out of process lists; ``@FILE.yaml`` holds a request. Raises UsageError."""
     if option.startswith("@") and option.lower().endswith((".yaml", ".yml")):
         return read_template(option[1:], environment)
     if option.startswith("@"):

@@ -28,7 +28,7 @@ class Access:
     def __init__(self, token: str | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._token = None if token is None else token.encode()
         self._clock = clock
-        self._sessions: OrderedDict[bytes, float] = OrderedDict()  # digest of the id -> its end, s
+        self._sessions: OrderedDict[bytes, float] = OrderedDict()  # digest of id -> session end, s
         self._wrong: OrderedDict[str, list[float]] = OrderedDict()  # address -> wrong tokens' times
         self._guesses, self._guesses_since = 0, clock()
         self.refused = 0  # refused tokens

@@ -142,7 +142,7 @@ def _certificate(config: PageConfig) -> tuple[str, str] | None:
             raise UsageError(f"{flag} {path}: no such file")
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        # Without ``password``, an encrypted key would prompt on the terminal.
+        # Without ``password``, OpenSSL would ask for an encrypted key's password on the terminal.
         context.load_cert_chain(config.tls_cert, config.tls_key, password="")
     except (OSError, ValueError) as error:
         raise UsageError(

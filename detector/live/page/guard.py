@@ -120,7 +120,7 @@ class Gate:
             raise HttpError(405, "use GET, HEAD or POST", {"allow": ", ".join(METHODS)})
         if len(scope["raw_path"]) + len(scope["query_string"]) > TARGET_BYTES:
             raise HttpError(414, "the address is too long")
-        # uvicorn limits only heads that arrive in pieces.
+        # uvicorn limits the length of headers only if they arrive in pieces.
         if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD_BYTES:
             raise HttpError(431, f"the headers may have at most {HEAD_BYTES} bytes")
         if len(headers.get("range", "")) > RANGE_BYTES:

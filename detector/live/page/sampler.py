@@ -56,7 +56,7 @@ class Sampler:
                 self._keep(None if isinstance(figures, Exception) else figures)
                 request = None
             else:
-                self._keep(None)  # a second request would only wait for the first
+                self._keep(None)  # keep ``request``: another would only wait for it
             await asyncio.sleep(max(0.05, self.every_s - (loop.time() - began)))
 
     def _request_figures(

@@ -54,7 +54,7 @@ class Clips:
             self._end_clip()
 
     def _start_clip(self, from_ns: int) -> None:
-        """Start a clip at the last key frame up to ``from_ns``, else at the first key frame."""
+        """Start a clip at the last key frame that arrived by ``from_ns``, or else at the first."""
         first: int | None = None
         for place, sample in enumerate(self._ring):
             if sample.track == VIDEO and sample.key:

@@ -19,7 +19,7 @@ from detector.live.recording.sound import AacSound
 # Codecs that players accept in MP4. MJPEG plays in VLC, mpv and FFmpeg, but not in browsers.
 PLAYED = ("h264", "hevc", "av1", "vp9", "mpeg4", "mpeg2video", "mjpeg")
 BYTE_STREAMS = ("h264", "hevc")
-MOST_WITHOUT_DTS = 20  # packets without dts; more than any codec reorders
+MOST_WITHOUT_DTS = 20  # packets to wait for the first dts; more than any codec reorders
 USUAL_FPS = 25  # assumed if packets have no duration
 # Formats without timestamps, for which FFmpeg assumes 25 FPS.
 CLOCKLESS = ("mpjpeg", "mjpeg")
@@ -130,7 +130,7 @@ class RecordedStreams:
         return self._aac.flush() if self._aac is not None else []
 
     def _fill_first_dts(self, packet: Packet) -> list[Packet]:
-        """Fill in missing dts of the first packets (RTSP, B-frames) from the first known dts."""
+        """Derive the dts that first packets lack (B-frames over RTSP) from the first known dts."""
         if self._without_dts is None:
             return [packet]
         self._without_dts.append(packet)
@@ -199,7 +199,7 @@ class RecordedStreams:
 
 
 def _by_arrival(packet: Packet) -> Packet:
-    """Replace the packet's stamps by its arrival time, for codecs without B-frames."""
+    """Set pts and dts to the packet's arrival time. Its codec must not have B-frames."""
     return replace(
         packet,
         pts=packet.arrived_ns // 1000,

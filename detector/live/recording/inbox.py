@@ -14,7 +14,7 @@ from detector.live.recording.samples import NS
 MOST_BYTES = 32_000_000
 MOST_PICTURES = 8
 MOST_ITEMS = 20_000
-OLDEST_NS = NS * 4 // 10  # drop pictures if the first item is older, because a kill loses all items
+OLDEST_NS = NS * 4 // 10  # while the first item is older, drop pictures: a kill loses the queue
 OLDEST_PACKET_NS = 5 * NS  # packets need no encoding, so they may wait for a slow disk
 
 
@@ -64,7 +64,7 @@ class Inbox:
             return True
 
     def picture_fits(self, now_ns: int) -> bool:
-        """Return whether ``put_picture`` would accept a picture, before it is converted."""
+        """Return whether there is room for a picture. Callers ask before they convert it."""
         with self._condition:
             late = bool(self._items) and now_ns - self._items[0][0] > OLDEST_NS
             return not late and self._pictures < MOST_PICTURES

@@ -1,4 +1,4 @@
-"""Maps the timestamps (stamps) of a connection onto arrival times, so that they always increase.
+"""Maps the timestamps (stamps) of a connection onto arrival times. The results always increase.
 
 Stamps may start anywhere, be missing, jump when a camera sets its clock, and restart. Successive
 results are as far apart as their stamps, if that is plausible, or else as their arrival times.

@@ -80,7 +80,7 @@ class CameraRecorder:
         return self._recording.segments.paused_ns is not None
 
     def write(self, frame: Frame, detections: Detections, in_clip: bool | None = None) -> None:
-        """Record a frame. ``in_clip``: whether a clip needs it; None: if anything was detected."""
+        """Record a frame. ``in_clip``: a clip needs it; by default, if anything was detected."""
         try:
             self._queue(frame, detections, len(detections) > 0 if in_clip is None else in_clip)
         except Exception as error:  # the loop must continue
@@ -129,7 +129,7 @@ class CameraRecorder:
         return ended
 
     def counts(self) -> dict[str, int]:
-        """Return counts of the run; "dropped" is for lack of time, "failed" for internal errors."""
+        """Return counts of the run. "dropped": lost for lack of time; "failed": internal errors."""
         files = self._recording.segments
         return {
             "written": files.written,

@@ -181,7 +181,7 @@ def _pause_message(error: OSError, folder: Path) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return (
             f"disk full: recording in {folder} is paused until there is space, detection "
-            "continues; free some, or limit recordings with --keep-gb"
+            "continues; free some space, or limit recordings with --keep-gb"
         )
     return (
         f"recording in {folder} is paused, detection continues: {error.strerror or error}; "

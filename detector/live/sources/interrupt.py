@@ -40,7 +40,7 @@ av.container.core.time = _LeapingClock(time)
 
 
 class Interrupt:
-    """Ends the FFmpeg calls of the thread in its ``with`` block. The calls must have a timeout."""
+    """Ends the FFmpeg calls inside its ``with`` block. The calls must have a timeout."""
 
     def __init__(self) -> None:
         self.stopped = threading.Event()

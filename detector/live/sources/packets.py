@@ -112,7 +112,7 @@ class PacketQueue:
             self._changed.notify_all()
 
     def close(self) -> int:
-        """End ``get``; return the number of packets that were not decoded."""
+        """Make ``get`` return None from now on. Return how many packets were not decoded."""
         with self._changed:
             self._closed = True
             left = sum(isinstance(item, Received) for item in self._items)

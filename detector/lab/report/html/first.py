@@ -96,7 +96,7 @@ def _path_from_session(document: SessionDocument, path: str) -> str | None:
 
 
 def _encode(path: str) -> bytes:
-    """Return a file name's bytes, even invalid UTF-8. If that fails, replace surrogates by "?"."""
+    """Encode a file name, even if it is not UTF-8. If that fails, replace surrogates by "?"."""
     try:
         return os.fsencode(path)
     except UnicodeEncodeError:
