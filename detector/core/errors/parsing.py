@@ -17,10 +17,10 @@ from typing import Any
 from detector.core.errors import DetectVideoError, UsageError
 from detector.core.errors.machine import too_much
 
-MAX_DEPTH = 64  # depth to which lists may be nested; files of COCO have 5
+MAX_DEPTH = 64  # levels of nested lists and mappings; COCO's files have 5
 LARGEST = (1 << 63) - 1
 TOO_DEEP = f"nested more than {MAX_DEPTH} lists deep"
-# The least bytes that CPython needs for a list, a mapping, and a number.
+# How many bytes CPython needs at least for a list, a mapping and a number.
 LIST_BYTES, MAPPING_BYTES, ITEM_BYTES = 64, 192, 32
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -131,7 +131,7 @@ def is_text(text: str) -> bool:
 
 
 def refuse_unknown(where: object, what: str, given: Iterable[object], known: Sequence[str]) -> None:
-    """Raise UsageError for the first unknown name. ``what``: such as "key"."""
+    """Raise UsageError for the first unknown name. ``what``: the kind of name, such as "key"."""
     for name in given:
         if name not in known:
             text = str(name)[:100]

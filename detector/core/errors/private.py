@@ -15,7 +15,7 @@ ACL = "system.posix_acl_access"  # extended attribute with the rights of individ
 
 
 def user_cache() -> Path:
-    """Return ``~/.cache/detect-video``. The path keeps its ``~`` if the account has no home."""
+    """Return our folder in $XDG_CACHE_HOME or ~/.cache. The ~ stays if the account has no home."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     with suppress(RuntimeError):  # no HOME, and no account has this user id
         home = home.expanduser()
@@ -39,7 +39,7 @@ def make_private_folder(folder: Path) -> None:
 
 
 def read_own(path: Path, limit: int) -> bytes:
-    """Return a regular file's content. Raises OSError, also above ``limit`` bytes. Never blocks."""
+    """Read a regular file; never block. Raises OSError, also if it exceeds ``limit`` bytes."""
     with os.fdopen(open_own(path), "rb") as file:
         content = file.read(limit + 1)
     if len(content) > limit:

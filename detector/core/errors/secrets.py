@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote, unquote_plus
 
 HIDDEN = "***"
 # Lengths in characters. A secret below MIN_LENGTH is not hidden, since that would hide ordinary
-# text. A secret below MIN_ANYWHERE is hidden only as a whole word: "main", but not in "domain".
+# text. A secret below MIN_ANYWHERE is hidden only as a whole word ("main"), not in "domain".
 MIN_LENGTH, MIN_ANYWHERE = 4, 8
 _lock = threading.Lock()
 _secrets: set[str] = set()

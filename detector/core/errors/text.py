@@ -85,7 +85,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def as_cell(text: str) -> str:
-    """Return a CSV field that no spreadsheet reads as a formula. Do not use it for numbers."""
+    """Return a CSV field that no spreadsheet reads as a formula. Do not call this for numbers."""
     return f"'{text}" if _FORMULA.match(text) else text
 
 

@@ -41,7 +41,7 @@ def facts(request: ModelRequest) -> dict[str, Any]:
 
 
 def _find_licence(request: ModelRequest) -> str | None:
-    """Return the licence of a known model's official file, recognised by its digest."""
+    """Return the licence if a file's digest shows that it is the official file of a known model."""
     paths = (path for path in (request.path, request.weights) if path and path.is_file())
     digests = {hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
     entries = [known_model(name) for name in known()]

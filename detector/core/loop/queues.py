@@ -1,7 +1,7 @@
 """Channels between the threads of the loop: a pool of buffers, a bounded queue, an ordering queue.
 
-A call that blocks opens a span named after its channel. An uncontended ``get`` opens no span and
-costs two lock operations. ``close`` wakes all waiting threads, which then get ``ClosedError``.
+A call that blocks opens a span named after its channel. A ``get`` that need not wait opens no span
+and costs two lock operations. ``close`` wakes all waiting threads, which then get ``ClosedError``.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class _Channel:
             self._changed.notify_all()
 
     def check(self) -> None:
-        """Raise ClosedError after ``close``. A thread that waits for something else calls this."""
+        """Raise ClosedError after ``close``. This is for a thread that waits for something else."""
         if self._closed:
             raise ClosedError
 
 
 class LendingPool(_Channel, Generic[T]):
-    """A pool of items that later stages return; a wait for an item counts as ``wait_output``."""
+    """A pool of items, which later stages return. A wait for an item counts as ``wait_output``."""
 
     def __init__(self, name: str, items: Iterable[T]) -> None:
         super().__init__(name)
@@ -66,7 +66,7 @@ class LendingPool(_Channel, Generic[T]):
 
 
 class Queue(_Channel, Generic[T]):
-    """A bounded first-in, first-out queue. ``get`` returns None if it is finished and empty."""
+    """A bounded first-in, first-out queue. When it is finished and empty, ``get`` returns None."""
 
     def __init__(self, name: str, capacity: int) -> None:
         super().__init__(name)

@@ -84,7 +84,7 @@ class KnownModel:
 
 
 def folder() -> Path:
-    """Return the folder ``cfg``: in an installed package, or in a checkout next to the package."""
+    """Return the folder ``cfg``: inside an installed package, but next to a checkout's package."""
     installed = Path(__file__).parents[2] / "cfg"
     return installed if installed.is_dir() else Path(__file__).parents[3] / "cfg"
 
@@ -201,7 +201,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _find_file(path: Path, values: dict[str, Any], part: str, key: str) -> Path | None:
-    """Return the file ``cfg/PART/VALUE``; None if there is no value."""
+    """Return the file ``cfg/PART/VALUE`` for the value of ``key``; None if the key is missing."""
     value = values.get(key)
     if value is None:
         return None

@@ -13,7 +13,7 @@ from typing import Any
 from detector.core import __version__
 from detector.core.errors.machine import usable_cores
 
-# Python distributions that every run uses; the engines add their own.
+# Python distributions that runs use; the engines add their own.
 _LIBRARIES = (
     "numpy",
     "opencv-python-headless",
@@ -96,7 +96,7 @@ def _read_cpuinfo(key: str) -> str | None:
 
 
 def _list_libraries() -> list[str]:
-    """Return the Python packages whose versions to record. GPU builds may have other names."""
+    """Return the Python packages whose versions we record. GPU builds may be called NAME-gpu."""
     from detector.core import engines
 
     return [*_LIBRARIES, *(name for each in engines.libraries() for name in (each, f"{each}-gpu"))]

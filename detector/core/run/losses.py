@@ -1,4 +1,4 @@
-"""Find how well an engine in some precision agrees with fp32, by a record or by measuring."""
+"""Find how well an engine in some precision agrees with fp32, from a record or by measuring."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 LIMIT_S = 3.0  # longest time that a timing may take
 SHARE = 0.05  # share of a run's time that a timing may take, if the length of the run is known
 MIN_S = 0.3  # a shorter timing could not even open one engine
-CORE_FLOPS = 1e11  # roughly the most fp32 operations of a core per second
+CORE_FLOPS = 1e11  # roughly the most fp32 operations that a core does per second
 MIN_OBJECTS = 10  # the frames must have this many detections above the threshold
 THRESHOLDS = (0.25, 0.1, 0.05)  # thresholds for scores, tried in turn
-MAX_NOISE = 0.1  # largest noise power / signal power of a raw output; rounding alone causes less
+MAX_NOISE = 0.1  # largest ratio of noise power to signal power in a raw output; rounding has less
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class MeasuredLosses:
 
     @staticmethod
     def at(network: Network, ahead: Ahead, on_gpu: bool, cores: int) -> MeasuredLosses | None:
-        """Prepare to measure; None if there are no files or the run is too short for a timing."""
+        """Prepare to measure. Return None if no file opens or the run is too short for a timing."""
         cpu = {"fp32", "bf16"} if cpu_flags() & BF16 else {"fp32"}
         precisions = {"fp32", "tf32", "fp16"} if on_gpu else cpu
         losses = MeasuredLosses(network, ahead, ahead.count_frames(), precisions)

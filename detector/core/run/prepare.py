@@ -27,8 +27,7 @@ class PreparedNetwork:
 
     ``build_s``: seconds that this run took to convert the graph and build missing files;
     ``artefact_s``: the same, plus the build time of files from earlier runs. ``artefact``: the
-    engine's own file, or else the file of the graph.
-    """
+    engine's own file, or else the file of the graph."""
 
     network: Network
     options: EngineOptions
@@ -53,8 +52,8 @@ def prepare_network(
     """Prepare a network for ``engines.open``.
 
     ``requests``: concurrency -> number of requests. ``one_at_a_time``: run one request at a time
-    with all threads, if the user does not set the concurrency. Raises UsageError and EngineError
-    for an unavailable precision or device, and OutputError.
+    with all threads, if the user does not set the concurrency. Raises OutputError, and for an
+    unavailable precision or device UsageError or EngineError.
     """
     runtime = config.runtime
     precision = "fp32" if runtime.precision == "auto" else runtime.precision
@@ -117,7 +116,7 @@ def _prepare_in(
 
 
 def _refuse_what_cannot_fit(network: Network, engine: str, options: EngineOptions) -> None:
-    """Raise UsageError or ModelError if requests or the network can never fit into memory."""
+    """Raise UsageError if the requests cannot fit into memory, ModelError if the network cannot."""
     values = sum(4 * math.prod(shape) for shape in network.output_shapes)
     each = math.prod(network.input_shape) + values
     if (size := too_much(options.requests * each)) is not None:

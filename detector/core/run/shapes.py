@@ -1,7 +1,7 @@
 """--rect: give each picture an input of its own shape, as YOLOv5's detect does.
 
-The model is loaded once for each shape. With a longest side of 640 and a stride of 32 there are at
-most 39 shapes. At most ``MAX_OPEN`` models are open. The least recently used one closes first.
+The model is loaded for each shape. With a longest side of 640 and a stride of 32 there are at most
+39 shapes. ``Shapes`` limits how many models are open, and closes the least recently used one.
 """
 
 from __future__ import annotations

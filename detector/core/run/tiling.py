@@ -94,7 +94,7 @@ class Tiling:
         return tile_size(*picture, *self.grid)
 
     def check(self, picture: tuple[int, int] | None, network: Network) -> None:
-        """Raise UsageError if tiles of this picture would be enlarged over ``MAX_ENLARGEMENT``."""
+        """Raise UsageError if the tiles would be scaled by more than ``MAX_ENLARGEMENT``."""
         if self.grid is None or picture is None:
             return
         rules, (width, height) = network.input, self.tile_size(picture) or picture
@@ -106,7 +106,7 @@ class Tiling:
             )
 
     def check_source(self, info: SourceInfo, network: Network) -> None:
-        """Call ``check`` with the size of a source's first picture, unless it is a camera."""
+        """Unless the source is a camera, call ``check`` with the size of its first picture."""
         if info.kind != "live":
             self.check((info.width, info.height), network)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from detector.core.types import SourceInfo
 
 
-# Outputs saved without --save, by the kind of source.
+# What a run saves if --save is not given, by the kind of source.
 DEFAULTS = {"video": ("jsonl", "video"), "pictures": ("jsonl", "pictures")}
 
 
@@ -54,7 +54,7 @@ def defaults(kind: str) -> list[type[Sink]]:
 
 
 def find_by_suffix(suffix: str, preferred: Collection[str] = ()) -> type[Sink] | None:
-    """Return the sink that writes a suffix (".json"): the ``preferred`` sink with the fewest
+    """Return the sink for files with a suffix (".json"): the ``preferred`` sink with the fewest
     suffixes, else the first in opening order."""
     fitting = [sink for sink in find_all() if suffix.lower() in sink.suffixes]
     named = [sink for sink in fitting if sink.name in preferred]

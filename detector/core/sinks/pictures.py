@@ -1,4 +1,4 @@
-"""Annotated pictures in a folder, named like the source's pictures, or a single picture."""
+"""Write annotated pictures: one file, or a folder of files named like the source's pictures."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _fits_format(suffix: str, image: Image) -> bool:
 
 
 def encode(image: Image, *suffixes: str) -> tuple[str, bytes]:
-    """Encode in the first of these formats that OpenCV can write. Return (suffix, bytes)."""
+    """Encode a picture in the first format that OpenCV can write. Return (its suffix, bytes)."""
     for suffix in suffixes:
         if suffix.lower() in ENCODED:
             with suppress(cv2.error):  # WebP allows at most 16383 pixels, for example

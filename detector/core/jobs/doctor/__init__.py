@@ -146,7 +146,7 @@ def examine(config: Config, quick: bool = False) -> dict[str, Any]:
 
 def _examine_engine(name: str, quick: bool) -> dict[str, Any]:
     """Return facts about an engine. ``reason``: why it is not usable. ``precisions``: precision ->
-    why it cannot run, or None. ``builds``: whether this machine can build its files."""
+    why it cannot run, or None. ``builds``: whether this machine can build the engine's files."""
     facts = {
         "name": name,
         "usable": False,
@@ -215,7 +215,8 @@ def _check_default_job(
 
 
 def _describe_folder(path: Path, replaceable: bool) -> dict[str, Any]:
-    """Use the nearest existing parent. ``replaceable``: would a temporary folder do?"""
+    """Describe a folder. If it is missing, examine its nearest existing parent. ``replaceable``:
+    whether a temporary folder would do."""
     place = path.resolve()
     while not place.exists():
         place = place.parent

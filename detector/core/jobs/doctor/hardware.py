@@ -15,8 +15,8 @@ RAPL = Path("/sys/class/powercap")
 
 
 def readable_counters(rapl: Path = RAPL) -> dict[str, Any]:
-    """Return which counters of the kernel are readable. ``rapl``: zone -> its energy.
-    ``schedstat``: waits for a core. ``perf_event_paranoid``: above 2, only root can use perf."""
+    """Return which counters of the kernel are readable: those of energy (``rapl``, by zone) and of
+    waits for a core (``schedstat``). ``perf_event_paranoid``: above 2, only root can use perf."""
     return {
         "rapl": {
             zone.name: _is_readable(zone / "energy_uj") for zone in sorted(rapl.glob("*rapl*:*"))
@@ -27,7 +27,7 @@ def readable_counters(rapl: Path = RAPL) -> dict[str, Any]:
 
 
 def nvtx_tool() -> dict[str, Any]:
-    """Return whether a profiler gets our NVTX ranges. ``tool``: NVTX_INJECTION64_PATH."""
+    """Return whether a profiler gets our NVTX ranges. ``tool``: $NVTX_INJECTION64_PATH."""
     from detector.core.timeline.nvtx_ranges import TOOL, ThreadRange, attach
 
     tool = os.environ.get(TOOL)

@@ -29,9 +29,9 @@ INTEGER = frozenset(
 )
 QUANTISED = "the file is already quantised; --precision fp32 runs it unchanged"
 
-# Activation functions by Darknet's names, as steps of ONNX operators. To add one, add a row. A step
-# is (name part, operator, inputs, attributes). An input is "x" (the convolution's output), the name
-# part of an earlier step, or a constant. The last step is named "act".
+# Activation functions by Darknet's names. Each has one or several steps. A step is one ONNX node:
+# (name, operator, inputs, attributes). An input is "x" (the convolution's output), the name of an
+# earlier step, or a constant. The last step is named "act". To add a function, add a row.
 Step = tuple[str, str, tuple[str | float, ...], dict[str, Any]]
 
 _SILU: tuple[Step, ...] = (("sigmoid", "Sigmoid", ("x",), {}), ("act", "Mul", ("x", "sigmoid"), {}))

@@ -36,7 +36,7 @@ def measure_ranges(
     """Return tensor -> the range that int8 must cover.
 
     ``slots``: frames, u8 RGB [N, H, W, 3], N >= 1. ``method``: "minmax" or "percentile".
-    ``progress`` is called with the numbers of finished and of all frames. ``by_channel``: tensors
+    ``progress`` gets the number of finished frames and that of all frames. ``by_channel``: tensors
     [N, channels, ...] whose channels are measured too (``channel_name``).
     """
     names = list(dict.fromkeys([*tensors, *by_channel]))

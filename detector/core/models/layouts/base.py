@@ -22,8 +22,8 @@ Shape = tuple[int, ...]
 
 
 class Decoder:
-    """Decodes outputs: ``head`` into candidates, ``dense`` into all rows. Files store the arguments
-    of both. ``watched``: nothing proves the head right, so runs look for impossible results."""
+    """Decodes outputs: ``head`` into candidates, ``dense`` into all rows. Our files store the
+    arguments of both. ``watched``: runs look for impossible results, as the head may be wrong."""
 
     name: str
     head: Callable[..., Any]

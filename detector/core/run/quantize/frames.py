@@ -1,4 +1,4 @@
-"""Read evenly spread frames of a source for a calibration. Hold half out to measure agreement."""
+"""Read evenly spread frames of a source: half to calibrate on, half to measure the agreement."""
 
 from __future__ import annotations
 

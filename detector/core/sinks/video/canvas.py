@@ -17,8 +17,8 @@ class Canvas:
     """One YUV 4:2:0 picture for all frames (x264 copies it). BGR becomes limited-range BT.601.
 
     ``size``: [h, w] of the incoming pictures. ``even``: [h, w] of the encoded picture, filled by
-    repeating the last column and row. ``lent``: if nothing was drawn, the encoder may read the
-    decoder's own picture.
+    repeating the last column and row. ``lent``: whether the encoder may read the decoder's own
+    picture if nothing was drawn on it.
 
     Converted planes are copied (0.04 ms at 1280x720), because the encoder pads lines and cv2 does
     not. PyAV 18's ``from_numpy_buffer`` needs no copy, but it misplaces planes unless the height is

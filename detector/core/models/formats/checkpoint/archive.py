@@ -91,7 +91,7 @@ def _refuse_state(self: StoredTensor, state: Any) -> None:
     raise ValueError("state for a tensor")  # a pickle must not change a checked tensor
 
 
-# Set outside the class, because ``dataclass`` of Python 3.11.2 (Debian 12) would replace it.
+# Set here because, in the class, ``dataclass`` of Python 3.11.2 (Debian 12) would replace it.
 setattr(StoredTensor, "__setstate__", _refuse_state)  # noqa: B010
 
 
@@ -220,7 +220,7 @@ class Archive:
 
 
 def _refuse_torchscript(path: Path, names: list[str]) -> None:
-    """Refuse TorchScript here: ``_check_entries`` would only report compressed entries."""
+    """Refuse TorchScript here: ``_check_entries`` would only report that entries are compressed."""
     if any(name.rsplit("/", 1)[-1] == CONSTANTS for name in names):
         raise ModelError(
             f"{path}: this is TorchScript, not a checkpoint; "

@@ -51,8 +51,8 @@ def contents_of(loaded: Any, origin: str) -> Contents:
         if len(tensors) == len(model):
             return contents_of_tensors(tensors, origin)
     raise ModelError(
-        f"{origin}: holds no network; expected a model or a state dict, alone or as ema, model or "
-        f"state_dict; found {_summarise(loaded)}"
+        f"{origin}: holds no network; expected a model or a state dict, alone or under "
+        f"the key ema, model or state_dict; found {_summarise(loaded)}"
     )
 
 
@@ -168,7 +168,7 @@ def _read_class_names(stored: Any) -> tuple[str, ...] | None:
 
 
 def _read_trained_size(loaded: Any) -> tuple[int, int] | None:
-    """Return imgsz as (height, width) from the training options, which newer checkpoints store."""
+    """Return the training option imgsz, which newer checkpoints store, as (height, width)."""
     options = loaded.get("opt") if isinstance(loaded, dict) else None
     if isinstance(options, Instance):
         options = options.values

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from detector.core.models.formats.darknet.weights import Filter
 
 SUFFIXES = (".cfg",)
-HASHED_BYTES = 4 << 20  # we hash at most this much of a cfg, or of weights beyond those needed
+HASHED_BYTES = 4 << 20  # limit on hashed bytes: of a cfg, or of what follows the needed weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def read(request: ModelRequest) -> Network:
     warnings: list[str] = []
     try:
         about = msgspec.convert(stored, CfgDescription)
-    except msgspec.ValidationError:  # no description is stored, or one of another version
+    except msgspec.ValidationError:  # no description is stored, or another version stored it
         about, warnings = describe(parse()), parse().warnings
     names, names_warnings = find_names(path, about.layers[0].classes, request.names)
     weights = request.weights or path.with_suffix(".weights")
@@ -131,7 +131,7 @@ def describe(architecture: CfgNetwork) -> CfgDescription:
 
 
 def _digest(path: Path, longest: int) -> bytes:
-    """Digest at most ``longest`` + 1 bytes: when we read a file that is longer, we refuse it."""
+    """Digest at most ``longest`` + 1 bytes. (A longer file is refused later, when it is read.)"""
     with suppress(OSError):
         if path.is_file():  # opening a pipe would wait for its writer
             with path.open("rb") as file:

@@ -89,7 +89,6 @@ def _split(floats: NDArray[np.float32], architecture: CfgNetwork) -> Iterator[Fi
 
 def random_weights(architecture: CfgNetwork, seed: int) -> list[Filter]:
     """Return weights that keep activations near 1. All versions of numpy draw the same weights."""
-
     stream = np.random.RandomState(seed)
     return [_draw_filter(stream, layer) for layer in architecture.convolutions]
 

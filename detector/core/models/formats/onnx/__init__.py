@@ -219,8 +219,8 @@ def _count_macs(
         )
     if at_most:
         notes.append(
-            f"the picture decides how many rows some layers of {path.name} compute; it takes at "
-            f"most {macs / 1e9:.3g} GMACs"
+            f"the picture decides how many rows some layers of {path.name} compute; the "
+            f"network takes at most {macs / 1e9:.3g} GMACs"
         )
     return macs, at_most
 
@@ -229,7 +229,7 @@ FRONT_END = FrontEnd(read, families=(*family_names(), *ALIASES), describe=descri
 
 
 def _set_columns(graph: ForeignGraph, bound: Bound) -> None:
-    """Set the number of columns of a boxes output if shape inference did not find it."""
+    """Set the number of columns of the boxes' output if shape inference did not find it."""
     reading = bound.reading
     assert reading is not None
     boxes = reading.boxes
@@ -284,7 +284,7 @@ def _refuse_broken_weights(path: Path, graph: ForeignGraph) -> None:
 
 
 def _scales_fit(graph: ForeignGraph, node: onnx.NodeProto, scales: NDArray[Any]) -> bool:
-    """Return whether all scales are positive. There must be one, or one per channel or block."""
+    """Return whether the scales are positive and fit: one in all, or one per channel or block."""
     if not (scales > 0).all():
         return False
     shape = graph.shape(node.input[0])

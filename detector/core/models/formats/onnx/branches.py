@@ -31,7 +31,7 @@ def refuse_branches(graph: ForeignGraph) -> None:
 
 
 def taken_branch(graph: ForeignGraph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-    """Return the nodes that replace an If; None if its condition depends on the picture."""
+    """Return the nodes that replace an If; None if we cannot tell which branch it takes."""
     from onnx import helper
 
     condition = graph.value(node.input[0])
@@ -88,7 +88,7 @@ def _returns_empty(branch: onnx.GraphProto) -> bool:
 
 
 def _add_row_of_zeros(graph: ForeignGraph, node: onnx.NodeProto) -> onnx.NodeProto:
-    """Return the Pad. No coordinate is below 0, so a row of zeros does not change the maximum."""
+    """Pad the input; return the Pad. No coordinate is below 0, so the maximum does not change."""
     rank = len(graph.dims[node.input[0]])
     pads = np.zeros(2 * rank, np.int64)
     pads[rank] = 1  # after the last row

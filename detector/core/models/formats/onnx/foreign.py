@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class ForeignGraph:
     """``dims``, ``types``: shape and type of every tensor, from the latest ``infer``. ``sizes``:
     inputs for the picture's size. ``declared``: shapes of outputs as the file states them; {} if
-    we change size or batch. ``uses_declared``: outputs that use them because inference failed."""
+    we change size or batch. ``uses_declared``: outputs whose ``dims`` are the declared ones."""
 
     name: str
     opset: int

@@ -1,9 +1,9 @@
-"""Find which input of a graph is the picture, and make inputs for its size constant.
+"""Find which input of a graph is the picture, and replace inputs for its size by constants.
 
 Some exporters add an input for the size of the picture, to scale boxes or to know the padding. Our
-pictures have the size of the network's input, so ``fix_sizes`` makes an extra input of known name
-and shape (``MEANINGS``) constant. Inputs that no node reads are ignored. All other inputs are
-refused.
+pictures have the size of the network's input, so ``fix_sizes`` replaces an extra input by a
+constant if its name and shape are known (``MEANINGS``). Inputs that no node reads are ignored. All
+other inputs are refused.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def split_inputs(
     if len(others) != 1:
         listed = ", ".join(f"{info.name} {describe_tensor(info)}" for info in inputs) or "none"
         raise ModelError(
-            f"{path}: has {len(inputs)} inputs: {listed}; expected the picture, and at most one "
-            f"more that gives its size ({', '.join(MEANINGS)}); export it with the others made "
+            f"{path}: has {len(inputs)} inputs: {listed}; expected the picture, and otherwise "
+            f"only its size ({', '.join(MEANINGS)}); export it with the others made "
             "constant"
         )
     for info in sizes:

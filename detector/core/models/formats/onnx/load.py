@@ -194,7 +194,7 @@ def _raise_opset(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _restore_coordinates(model: onnx.ModelProto) -> None:
     """Make each Resize divide its result's coordinates by the scale and round down, as in opset 10.
-    When onnx 1.23.2 converts Upsample or Resize, it uses later opsets' defaults, which differ."""
+    The converter of onnx 1.23.2 gives Upsample and Resize the defaults of later opsets instead."""
     from onnx import helper
 
     for node in model.graph.node:

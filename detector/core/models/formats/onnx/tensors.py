@@ -151,7 +151,8 @@ def _parse_place(path: Path, tensor: onnx.TensorProto) -> _ExternalData:
 
 
 def _is_inside(path: Path, file: Path) -> bool:
-    """Follow all links. If the model is a link, its target's folder counts, too."""
+    """Return whether a file is in the model's folder when all links are followed. If the model is a
+    link, the folder of its target counts, too."""
     real = os.path.realpath(file)
     folders = (os.path.realpath(path.parent), os.path.dirname(os.path.realpath(path)))
     return any(real.startswith(folder.rstrip("/") + "/") for folder in folders)

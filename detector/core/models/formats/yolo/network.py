@@ -1,5 +1,5 @@
-"""Build a ``Network`` from a description, weights and a request. The nodes of its ONNX graph are
-named by the original module paths, such as model.6.m.0.cv2.conv."""
+"""Build a ``Network`` from a description, weights and a request. The nodes of its ONNX graph have
+the names of the original modules, such as model.6.m.0.cv2.conv."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def recognise(contents: Contents) -> YamlNetwork:
 
 
 def _count_classes(contents: Contents, description: YamlNetwork) -> int | None:
-    """Derive the classes from a detection layer's channels, which are anchors x (5 + classes)."""
+    """Derive the number of classes from a detection layer's channels: anchors x (5 + classes)."""
     bias = contents.tensors.get(f"{description.head_path}.m.0.bias")
     if bias is None or description.anchors is None or bias.size % len(description.anchors[0]):
         return None
@@ -242,7 +242,7 @@ def spread_over_pixels(weight: Floats) -> Floats:
     """Convert the weights of a convolution that reads 2x2 pixels as channels, [out, 4*c, k, k], to
     those of an equivalent convolution of the pixels themselves, [out, c, 2k, 2k].
 
-    Channels hold pixels (row, column) 0,0, then 1,0, 0,1, 1,1, as in YOLOX's Focus (Apache-2.0).
+    The channels hold the pixels in the order of YOLOX's Focus (Apache-2.0), as listed below.
     """
     outs, channels, kernel, _ = weight.shape
     wide = np.zeros((outs, channels // 4, 2 * kernel, 2 * kernel), weight.dtype)
