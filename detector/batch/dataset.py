@@ -3,8 +3,8 @@ OUT/detections.csv, the same in one table (--one-csv).
 
     OUT/detections/source=cam1%2Fmonday.mp4/detections.parquet
 
-A partition is complete before its item gets its marker. DuckDB, Spark and pyarrow read the column
-``source`` from the folder's name. Without pyarrow (extra ``batch``) a job writes no dataset.
+A partition is complete before its item gets a marker (done.json). DuckDB, Spark and pyarrow read
+the column ``source`` from the folder's name. Without pyarrow (extra ``batch``) there is no dataset.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _quoted(name: str) -> str:
 
 
 def gather(place: str, name: str, rows: Path) -> None:
-    """Write the partition of an item from its detections.jsonl, in place of an earlier partition.
+    """Write an item's partition from its detections.jsonl. It replaces an earlier partition.
 
     Columns: frame int64, time float64 (seconds), class text, score float64, box struct of x1, y1,
     x2, y2 float64 (pixels), track int64 (null without --track, and for objects that have no id

@@ -2,8 +2,8 @@
 
 Detections go through the same sinks as in a single run, frame by frame. So rows, datasets and
 overlays equal those of a single run byte for byte. The video is made from the packets of the parts
-(``sinks/video/joined.py``), with the source's sound. Before an output gets its name, we check that
-every frame occurs once and in order, and that adjacent parts decoded the same picture at the joint.
+(``sinks/video/joined.py``), with the source's sound. Outputs get their final names only if every
+frame occurs once and in order, and adjacent parts decoded the same picture at the joint.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class NotExactError(Exception):
-    """The parts cannot be joined: the file needs a single run. The message, a clause, says why."""
+    """The parts cannot be joined, so the file needs a single run. The message gives the reason."""
 
 
 @dataclass(slots=True)

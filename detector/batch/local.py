@@ -208,7 +208,7 @@ class LocalPool(Places[_LocalPlace]):
         return place.child.describe_death("its worker", doing)
 
     def _bury(self, place: _LocalPlace, why: str) -> None:
-        """Fail the item and start a new process. Without an item, count a failed load."""
+        """Report the item, if any, as failed. Start a new process unless too many loads failed."""
         self._end([place])
         if self._fail_task(place, why):
             self._launch(place)
@@ -255,6 +255,6 @@ class LocalPool(Places[_LocalPlace]):
 
 
 def _command_line(shared: Path, cores: Sequence[int], pipe: int) -> list[str]:
-    """Set the worker's cores before it imports libraries: they start a thread per usable core."""
+    """Return a command that sets its cores first: libraries start a thread per usable core."""
     bind = f"hasattr(os, 'sched_setaffinity') and os.sched_setaffinity(0, {list(cores)!r}); "
     return python_command("detector.batch.worker", pipe, shared, bind)

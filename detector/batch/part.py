@@ -139,7 +139,7 @@ def detect_part(
 
 
 def _config_of_a_part(config: Config) -> Config:
-    """Return the configuration without a range of frames, and without the outputs of the join."""
+    """Return the configuration without a range of frames and without outputs that the join adds."""
     return replace(
         config,
         input=replace(config.input, start=None, duration=None, frames=None),

@@ -28,12 +28,11 @@ from detector.core.sources._addresses import is_address
 
 PARTS = ".detect-video-parts-"
 PLAN, RECORD = "plan.json", "record.json"
-LEAST_S = 60.0  # shortest part: for each part we open the file, and decode some frames twice
+LEAST_S = 60.0  # shorter parts cost too much: each reopens the file and decodes some frames twice
 
 
 def folder_name(name: str, key: str) -> str:
-    """Return the folder's name. ``key`` (``settings.key_of``) changes with the source's content and
-    with the settings."""
+    """Return the folder's name. ``key`` (``settings.key_of``) changes with source and settings."""
     return f"{_all_of(name)}{key[:16]}"
 
 

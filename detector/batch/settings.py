@@ -25,7 +25,7 @@ from detector.core.session.codec import check_schema, from_builtins, parse_json,
 from detector.core.wings import guest_groups
 
 JOB, SETTINGS = "job.json", "settings.yaml"
-# Groups and options that affect an item's outputs. Threads, requests and the loop do not.
+# Groups and options that affect an item's outputs. Threads, requests and the group ``loop`` do not.
 DECIDING = ("selection", "input", "drawing")
 DECIDING_RUNTIME = ("engine", "precision", "batch", "size", "device", "engine_options")
 NOT_DECIDING_OUTPUT = ("output", "run_dir")
@@ -131,7 +131,7 @@ def digest_of(facts: LoadedFacts) -> str:
 
 
 def key_of(path: str, version: str, settings: str) -> str:
-    """Return the key of an item's results. If the marker has another key, the item is redone."""
+    """Return the key of an item's results. If the item's marker has another key, it is redone."""
     return _digest(f"{path}\0{version}\0{settings}")
 
 
@@ -149,15 +149,15 @@ def read_settings(place: str) -> JobSettings | None:
 
 
 def write_settings(place: str, settings: JobSettings, *, first: bool) -> JobSettings:
-    """Store the settings, and return the job's settings. With ``first``, keep and return the
-    settings that another shard has stored already, if any."""
+    """Store the settings, and return the job's settings. ``first``: the job had none. If another
+    shard has stored its settings meanwhile, keep and return those instead."""
     path = Path(place, JOB)
     if first:
         temporary = path.with_name(f".detect-video-{os.urandom(8).hex()}.json")
         try:
             write_whole(temporary, to_json(settings).encode(), ours=True)
             try:
-                os.link(temporary, path)  # fails if the name exists, also on network file systems
+                os.link(temporary, path)  # fails if ``path`` exists, even on network file systems
             except FileExistsError:
                 standing = read_settings(place)
                 assert standing is not None

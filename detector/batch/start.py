@@ -38,7 +38,7 @@ MakePool = Callable[[Path, Stop], Pool]
 def run_batch(
     request: Request, watch: Watch = UNWATCHED, *, make_pool: MakePool | None = None
 ) -> BatchResult:
-    """Process all items. Raises DetectVideoError before the first item, and Stopped on a signal."""
+    """Process all items. Raises DetectVideoError, and Stopped on a signal before the first item."""
     if request.on != LOCAL:
         from detector.batch.cluster.pool import check_on
 
@@ -169,7 +169,7 @@ def _local_pool(
 
 
 def default_workers(cores: int, config: Config) -> int:
-    """Return one worker per two cores. With a GPU return 1: each worker loads a model onto it."""
+    """Return one worker per two cores, but 1 with a GPU: each worker would load a model onto it."""
     runtime = config.runtime
     on_gpu = runtime.engine == "trt" or runtime.device.startswith("cuda")
     if on_gpu or (runtime.device == "auto" and NVIDIA_DRIVER.exists()):
@@ -202,7 +202,8 @@ def check_begin(request: Request, home: str) -> JobSettings | None:
 def given_or_kept(
     request: Request, settings: JobSettings | None
 ) -> tuple[list[str], dict[str, Any], str | None]:
-    """Return sources, flags and --config. The job supplies what the command line lacks."""
+    """Return sources, flags and --config. The job supplies what the command line lacks, but no
+    flags if --config is given."""
     given = {name: value for name, value in request.flags.items() if value is not None}
     sources, config_file = list(request.sources), request.config_file
     if settings is None:

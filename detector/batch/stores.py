@@ -67,9 +67,9 @@ def _walk_s3(store: Any, place: Location, more: dict[str, str]) -> Iterator[tupl
 def find_objects(
     text: str, lists: Sequence[str], own: str, limit: int, left_out: Counter[str]
 ) -> Iterator[Named]:
-    """Yield the videos of one SOURCE. ``lists``: suffixes of list files, which have at most
-    ``limit`` bytes. ``own``: the job's output, which is skipped. ``left_out`` counts other objects
-    by suffix."""
+    """Yield the videos of one SOURCE. ``lists``: suffixes of list files. ``limit``: their largest
+    size in bytes. ``own``: the job's output, which is skipped. ``left_out`` counts other objects by
+    suffix."""
     place = parse_address(text)
     if place.scheme in STORES and MAGIC.search(place.key):
         yield from _match(place, own, left_out)
@@ -105,7 +105,7 @@ def _below(place: Location, own: str, left_out: Counter[str]) -> Iterator[Named]
 
 
 def _match(place: Location, own: str, left_out: Counter[str]) -> Iterator[Named]:
-    """Names are relative to the part before the first wildcard. A folder yields its videos."""
+    """Yield the videos that match or whose folder matches. ``base`` ends before any wildcard."""
     from fsspec.utils import glob_translate
 
     found = MAGIC.search(place.key)
@@ -185,7 +185,7 @@ def _is_folder(place: Location) -> bool:
 
 
 def _look_at(places: Sequence[Location]) -> Iterator[BucketObject]:
-    """Raises SourceError if the store refuses our credentials for the whole first chunk."""
+    """Raises SourceError if a store refuses our credentials for all objects of the first chunk."""
     is_first = True
     if not places:
         return

@@ -1,8 +1,8 @@
 """A process of the local pool: it loads the model once, then processes one item after the other.
 
 It answers each ``Order`` with ``PoolReply``s: the number of frames done so far, and at the end the
-item's record or an error. Messages are JSON, not pickles: a worker that decodes untrusted files
-may be compromised. What libraries print goes to a file.
+item's record or an error. Messages are JSON: an untrusted file may take over the worker that
+decodes it, and a pickle could then run code in the job. What libraries print goes to a file.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Load:
     node_cpus: float = 0.0
 
 
-# ---- from the job to the process that talks to Ray: first Open, then Turns. Turned answers a Turn.
+# ---- between the job and the process that talks to Ray: an Open, then a Turned for every Turn.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +74,8 @@ class Turned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """What a node must be able to read. ``paths`` and ``addresses``: the sources, and files that
-    options name. ``token_file``: a file in ``place`` that contains ``token``."""
+    """What a node needs access to: ``place`` (OUT), and the ``paths`` and ``addresses`` of sources
+    and of files in options. ``token_file``: a file in ``place`` that contains ``token``."""
 
     place: str
     token_file: str = ""
@@ -86,8 +86,8 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """A node's answer to Hello. ``sees``: whether the node can write the job's OUT. ``unseen``:
-    paths that the node lacks. ``barred``: address that the node cannot open -> reason."""
+    """A node's answer to Hello. ``sees``: whether the node has the job's OUT and can write to it.
+    ``unseen``: paths that it lacks. ``barred``: address that it cannot open -> reason."""
 
     version: str
     host: str

@@ -47,8 +47,8 @@ def serve(job: Connection) -> None:
     except (EOFError, OSError):
         pass  # the job has ended, or closed the pipe
     finally:
-        if "ray" in sys.modules:  # shutdown ends the job's actors, and Ray if it was started here
-            sys.modules["ray"].shutdown()
+        if "ray" in sys.modules:
+            sys.modules["ray"].shutdown()  # also ends the actors, and Ray itself if we started it
         _remove(wanted.folder)
 
 
@@ -92,7 +92,7 @@ def _open(wanted: Open) -> Workers:
 
 
 class WatchedNodes:
-    """The cluster's nodes. A thread reads them: ``ray.nodes()`` hangs if Ray's head is silent."""
+    """The cluster's nodes. A thread lists them: ``ray.nodes()`` hangs if the head node hangs."""
 
     def __init__(self, ray: Any) -> None:
         self.found: Sequence[Node] = ()

@@ -1,8 +1,8 @@
 """Assign rows to columns, such as boxes to tracks, so that the sum of gains is largest.
 
 Only pairs with a gain above 0 are considered. We split them into groups that have no row or column
-in common, and solve each group by shortest augmenting paths (Jonker and Volgenant 1987). The sum is
-the same as ``scipy.optimize.linear_sum_assignment`` finds for the whole matrix.
+in common, and solve each group by shortest augmenting paths (Jonker and Volgenant 1987). The result
+has the same sum as that of ``scipy.optimize.linear_sum_assignment`` for the whole matrix.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def confusion(
 ) -> NDArray[np.int64]:
     """Return counts [classes + 1, classes + 1]: labelled classes are rows, detected ones columns.
     The last row and column count boxes without a partner. From the best score down to ``conf``,
-    each detection takes the free box with the highest IoU, whatever its class."""
+    each detection takes the free box with the highest IoU, whatever the classes of the two."""
     counts = np.zeros((classes + 1, classes + 1), np.int64)
     for picture, one in zip(pictures, found, strict=True):
         keep = one.scores >= conf

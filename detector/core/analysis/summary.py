@@ -34,8 +34,7 @@ from detector.core.types import Background
 def summarize(
     facts: RunSettings, runs: Sequence[SourceRun], seconds: dict[str, float], stop_code: int | None
 ) -> Summary:
-    """Summarize a run. ``seconds``: duration of each phase. ``stop_code``: the exit code if the run
-    was interrupted."""
+    """Summarize a run. ``seconds``: time of each phase. ``stop_code``: exit code after a signal."""
     recordings = [record(run.timeline) for run in runs]
     total = merge_recordings(recordings)
     shares = executed(facts.layers)
@@ -244,7 +243,7 @@ def live_memory_text(memory: LiveMemory) -> str:
 
 
 def seconds_text(summary: Summary) -> str:
-    """Return a line with the seconds of each phase, and their sum since the process started."""
+    """Return a line with each phase's seconds and their sum, including the interpreter's start."""
     walls = [thread.wall_s for thread in summary.threads.values()]
     inside = f" (loop {max(walls):.2f})" if walls else ""
     phases = ", ".join(

@@ -17,12 +17,12 @@ from detector.core.errors import EXIT_USAGE
 from detector.core.run.limits import blas_threads, check_threads
 
 DEFAULT = "detect"
-EXAMPLES = 6  # number of examples of detect that --help alone shows
+EXAMPLES = 6  # number of examples of detect that --help shows without a topic
 HELP = "help"  # `help compare` means `compare --help`; --help does not list it as a command
 
 
 def command_names() -> list[str]:
-    """Return the names of all commands: ``core/commands/NAME.py`` is ``NAME``."""
+    """Return the names of all commands: ``commands/NAME.py`` of the core or a wing is ``NAME``."""
     return sorted(wings.commands())
 
 
@@ -127,7 +127,7 @@ class DefaultGroup(click.Group):
 
 
 def _words_before(args: list[str]) -> list[str]:
-    """Return the words before the word that a shell completes. The first is our command's name."""
+    """Return the words before the one that a shell completes, with one of our commands first."""
     from detector.core.config.elsewhere import WORDS
 
     if not args or args[0] in (*FLAGS, "--version"):

@@ -11,13 +11,13 @@ import click
 
 from detector.core.cli.translating import Known, write_ours
 
-# Option of other programs -> our options with this meaning; a command has one of them.
+# Option of other programs -> our options with this meaning. The first that a command has counts.
 FITTING = {"--frames": ("--duration",), "--threshold": ("--max-regression", "--conf")}
 LISTS = ("--classes", "--blur")  # lists that other programs take as separate words
 
 
 def our_option(theirs: str, known: Collection[str]) -> str | None:
-    """Return a hint for another program's option, or for our option with underscores, or None."""
+    """Return a hint for another program's option or our option with underscores. None: no hint."""
     from detector.core.config.elsewhere import HABITS  # imported only if needed
 
     option = theirs.replace("_", "-")

@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 ALL = "all"
 FLAGS = ("--help", "-h")
-TOPIC = f"{__name__}.topic"  # key in ``Context.meta`` of the topic given to --help
+TOPIC = f"{__name__}.topic"  # under this key, ``Context.meta`` has the topic of --help
 OF_CLASSES = ("classes", "blur")  # options that take names of classes
 MOST_LISTED = 20  # if a command has more options, --help lists only some of them
 
@@ -31,7 +31,7 @@ class GroupedOption(click.Option):
         common: bool = False,
         **more: Any,
     ) -> None:
-        """``bare``: the value if the flag has none. ``common``: --help alone shows the option."""
+        """``bare``: the value if the flag has none. ``common``: --help without a topic shows it."""
         super().__init__(*given, **more)
         self.group, self.words, self.bare = group, words, bare
         self.short, self.common = short, common
@@ -66,7 +66,7 @@ def complete_files(incomplete: str, words: Sequence[str] = ()) -> list[Completio
 
 
 class Files(click.types.StringParamType):
-    """Text that is usually a path, so that a shell completes files."""
+    """Text that is usually a path. A shell completes it with the names of files."""
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
@@ -100,7 +100,7 @@ class HelpfulCommand(click.Command):
             raise click.NoSuchOption(word, possibilities=near, ctx=ctx) from None
         except click.MissingParameter as error:
             if file := ctx.params.get("config_file"):
-                text = f"{file} has options only; add it: {ctx.command_path} IN --config {file}"
+                text = f"{file} has options only; add IN: {ctx.command_path} IN --config {file}"
                 raise click.MissingParameter(text, ctx, error.param) from None
             raise
         except click.UsageError:

@@ -17,7 +17,7 @@ def adapt(origin: str, content: dict[str, Any], folder: Path) -> dict[str, Any]:
     YAML. Its paths may be relative to ``folder``, and its ``names`` may be a list."""
     if "schema" in content:
         parts, own = folder.resolve().parts, Path(str(content.get("session"))).parts
-        if parts[-len(own) :] == own:  # the run began in the folder to which ``own`` is relative
+        if parts[-len(own) :] == own:  # ``own`` is relative to the folder in which the run began
             folder = Path(*parts[: -len(own)])
         content = _repeat(origin, content)
     for group in (content, *map(content.get, ("network", "calibration", "tracking"))):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-WARMUP = 3  # ignored first runs, in which the engine fills caches and pools, and packs weights
+WARMUP = 3  # the first runs are ignored: the engine fills caches and pools, and packs weights
 # Only the fastest 1 / QUIET of the runs count, since other programs slow the rest.
 QUIET = 4
 FEWEST = 10  # medians are over at least this many runs, or over all runs if there are fewer
@@ -23,7 +23,7 @@ FEWEST = 10  # medians are over at least this many runs, or over all runs if the
 
 class LayerTimes(NamedTuple):
     """Medians in ms over the ``counted`` fastest runs. ``forward_ms``: a run without the profiler.
-    ``profiled_ms``: a run with it; ``run_sum_ms``: that run's layers; ``outside_ms``: its rest."""
+    ``profiled_ms``: a run with it, ``run_sum_ms`` in its layers and ``outside_ms`` outside them."""
 
     layers: list[LayerExecution]
     forward_ms: float

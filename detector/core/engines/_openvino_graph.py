@@ -203,7 +203,7 @@ def read_stated_input(info: Mapping[str, str]) -> dict[str, Any]:
     if (reverse := info.get("reverse_input_channels", "").upper()) in BOOLEANS:
         facts["colour"] = "rgb" if BOOLEANS[reverse] else "bgr"
     mean, deviation = _numbers(info.get("mean_values")), _numbers(info.get("scale_values"))
-    deviation = deviation if deviation and all(deviation) else None  # a 0 would divide by zero
+    deviation = deviation if deviation and all(deviation) else None  # we divide by each value
     if mean or deviation:
         facts |= {"scale": 1.0, "mean": mean, "deviation": deviation}
     if (fit := RESIZE_TYPES.get(info.get("resize_type", ""))) is not None:
@@ -214,7 +214,7 @@ def read_stated_input(info: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _numbers(text: str | None) -> tuple[float, ...] | None:
-    """Parse one number or three, and return three; None for other text, or outside of 0 to 1e6."""
+    """Parse one or three numbers from 0 to 1e6, and return three. Return None for other text."""
     try:
         numbers = tuple(float(word) for word in (text or "").split())
     except ValueError:

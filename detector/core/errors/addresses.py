@@ -24,8 +24,8 @@ _KEYED = ("rtmp", "rtmps", "rtmpt", "rtmpts", "rtmpe", "rtmpte")
 
 
 class Address:
-    """A stream's address. ``str`` returns ``shown``, which has no secrets. Only the code that opens
-    the stream reads ``whole``. ``hide_path``: the path is secret, too."""
+    """A stream's address. ``whole`` has its secrets. ``str`` returns ``shown``, which has none.
+    ``hide_path``: the path is secret, too."""
 
     __slots__ = ("shown", "whole")
 
@@ -46,7 +46,7 @@ class Address:
 
 
 def keep_command_line(words: Iterable[str], secret_paths: Collection[str]) -> None:
-    """Register a command line's secrets. ``secret_paths``: options whose paths are secret, too."""
+    """Register a command line's secrets. ``secret_paths``: options whose URLs have secret paths."""
     option = ""
     for word in words:
         if word.startswith("--") and "=" in word:
@@ -88,7 +88,8 @@ def _show(whole: str, hide_path: bool) -> str:
 
 
 def _end_of_host(rest: str) -> int:
-    """Return where the host ends in ``login@host/path``. The login may contain a slash."""
+    """Return where the host ends in ``login@host/path``. The login may contain a slash, but an @
+    after ``host:port/`` belongs to the path."""
     path = re.split(r"[?#]", rest)[0]
     at = path.rfind("@")
     if at < 0 or ":" not in path[:at] or re.match(r"[^/:]*:\d+/", path):  # host, port, path
@@ -142,7 +143,7 @@ def _show_value(part: str) -> str:
 
 
 def host_of(address: Address) -> str:
-    """Return the address's host, which becomes a camera's name, or "" without a host."""
+    """Return the address's host, or "" if it has none. A camera may be named after the host."""
     try:
         return urlsplit(address.whole).hostname or ""
     except ValueError:

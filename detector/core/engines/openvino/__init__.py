@@ -43,7 +43,7 @@ def _import_without(module: str, *names: str) -> Any:
 
 
 def _convert_model(*given: Any, **named: Any) -> Any:
-    """Import the converter when other code in this process calls ``openvino.convert_model``."""
+    """Stand in for ``openvino.convert_model``, and import the converter at the first call."""
     return _import_without(CONVERTER, TELEMETRY).convert_model(*given, **named)
 
 
@@ -79,7 +79,7 @@ class OpenvinoEngine(Engine):
         "int8": (30, "the fastest in int8 on a CPU"),
     }
     # OpenVINO's plugin converts the fp32 graph to bf16 or fp16, since it knows which kernels it
-    # has. We mark the nodes whose results bf16 changes most, so that they stay fp32.
+    # has. We mark the nodes whose results would change most in bf16, so that these nodes stay fp32.
     precisions: ClassVar[Mapping[str, str]] = {
         "fp32": "fp32",
         "bf16": "fp32",

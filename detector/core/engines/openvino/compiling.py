@@ -23,8 +23,7 @@ COMPUTING = ("convolution", "matmul", "fullyconnected", "gemm", "deconvolution")
 
 
 class Compilation(NamedTuple):
-    """The settings of a compilation. ``hint``: the type in which float layers compute. ``stays``:
-    nodes that stay float32."""
+    """A compilation. ``hint``: type of float layers. ``stays``: nodes that stay float32."""
 
     network: Network
     target: Target

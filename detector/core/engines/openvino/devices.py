@@ -33,9 +33,9 @@ class Target(NamedTuple):
 
 @cache
 def open_core() -> Any:
-    """Return the ``Core`` of this process. Its CPU plugin sets the stack on which this thread
-    handles signals, and frees the stack with the ``Core``. If two Cores were freed in another
-    order or thread, the next signal would crash the process (SIGSEGV). So we keep a single one."""
+    """Return the only ``Core`` of this process. A Core's CPU plugin sets the stack on which the
+    calling thread handles signals, and frees the stack with the Core. If several Cores were freed
+    in the wrong order, or in another thread, the next signal would crash the process (SIGSEGV)."""
     import openvino
 
     core = openvino.Core()

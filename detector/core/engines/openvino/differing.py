@@ -27,7 +27,7 @@ def _has_ignored_attributes(attributes: Mapping[str, Any], opset: int) -> bool:
 
 
 def _counts_windows_in_padding(attributes: Mapping[str, Any], opset: int) -> bool:
-    """For a window in the padding, OpenVINO has the lowest float32, ONNX Runtime no output."""
+    """For windows of padding only, OpenVINO returns the lowest float32. ONNX Runtime omits them."""
     return bool(attributes.get("ceil_mode") and any(attributes.get("pads", ())))
 
 

@@ -118,13 +118,13 @@ def add_hidden_nodes(
     layers: Sequence[LayerExecution], graph: onnx.GraphProto
 ) -> list[LayerExecution]:
     """If a convolution is in no layer, add it to the layer whose result it reads. Without AVX-512
-    the plugin fuses a depthwise convolution into a 1x1 convolution before it (openvino 2026.4)."""
+    the plugin fuses a depthwise convolution into a preceding 1x1 convolution (openvino 2026.4)."""
     layer_of_node = {node: at for at, layer in enumerate(layers) for node in layer.nodes}
     makers = {name: node.name for node in graph.node for name in node.output}
     hidden: dict[str, int] = {}
     for node in graph.node:
         maker = makers.get(node.input[0], "") if node.input else ""
-        # Activations after such a node are fused. OpenVINO removed other nodes that lack a layer.
+        # Activations after such a convolution are fused too. Other nodes in no layer were removed.
         is_hidden = node.op_type == "Conv" or (node.op_type in ELEMENTWISE and maker in hidden)
         if node.name not in layer_of_node and is_hidden and maker in layer_of_node:
             hidden[node.name] = layer_of_node[node.name] = layer_of_node[maker]

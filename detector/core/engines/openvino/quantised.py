@@ -50,7 +50,7 @@ def is_wide(model: onnx.ModelProto) -> bool:
 
 
 def _pairs(graph: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, list[onnx.NodeProto], str]]:
-    """Yield each Q that only DQs read, these DQs, and the zero point that all of them share."""
+    """Yield each Q whose result is read by DQs only, these DQs, and the zero point of them all."""
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in graph.node:
         for name in node.input:

@@ -1,9 +1,9 @@
 """Read the layers of the optimised graph that ONNX Runtime saves: types, times and our nodes.
 
 ONNX Runtime fuses and renames nodes and changes their layout, without recording their origin. But
-each new name contains the name of one of our nodes (``0.act_nchwc``, ``3.conv_token_7``). The graph
-shows where our other nodes went: a convolution that no name contains was fused into the activation
-after it, and so on.
+each new name contains the name of one of our nodes (``0.act_nchwc``, ``3.conv_token_7``). Our graph
+shows where our other nodes went: a convolution whose name occurs in no new name was fused into the
+activation after it, and so on.
 """
 
 from __future__ import annotations

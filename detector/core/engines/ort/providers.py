@@ -76,7 +76,7 @@ class OpenProvider(OpenOrt):
 
 
 def find_provider(options: EngineOptions) -> Provider:
-    """Raises UsageError for a wrong provider or device, EngineError if it cannot run here."""
+    """Raises UsageError for a wrong provider or device, EngineError for one that cannot run."""
     import onnxruntime
 
     requested = options.own["provider"]

@@ -150,7 +150,8 @@ class OpenTorch(Engine):
     def _cuda_requests(
         self, run: Run, network: Network, options: EngineOptions, switches: Mapping[str, bool]
     ) -> list[CudaRequest]:
-        """Use CUDA graphs: launching takes several times as long as running (docs/gpu.md)."""
+        """By default, use CUDA graphs if possible: to launch kernels one by one takes several times
+        as long as to run them (docs/gpu.md)."""
         import torch
 
         from detector.core.engines.torch.requests import CudaRequest, capture_graphs, check_memory

@@ -27,7 +27,7 @@ class Gpu:
 
 
 class DriverError(Exception):
-    """A call of the driver failed. The text names the call and the error."""
+    """No GPU can be used, --device names no GPU, or a driver's call failed. The text says why."""
 
 
 def library() -> Any:

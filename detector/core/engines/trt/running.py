@@ -54,7 +54,7 @@ class TrtRequest(RawRequest):
         return made
 
     def _set_batch(self, input_tensor: PlanTensor, batch: int) -> None:
-        """Set the batch. Use the narrowest profile that allows it: this one is tuned best."""
+        """Set the batch. Of the profiles that allow it, use the narrowest, which is tuned best."""
         if not input_tensor.profiles:
             return
         fitting = [

@@ -125,7 +125,7 @@ def _installed(name: str) -> bool:
     library = importlib.import_module(f"{__package__}.{PROVIDERS[name]}").LIBRARY
     try:
         return find_spec(library) is not None
-    except ModuleNotFoundError:  # cuda.bindings without cuda
+    except ModuleNotFoundError:  # find_spec imports ``cuda`` to look for ``cuda.bindings``
         return False
 
 
