@@ -1,4 +1,4 @@
-"""Parse addresses of objects in stores and on web servers, and explain refusals."""
+"""Parse addresses of objects in stores and on web servers, and say which credentials they need."""
 
 from __future__ import annotations
 
