@@ -318,7 +318,7 @@ class _OpenVariant:
         detections: list[Detections] = []
         detected = (lambda frame, each: detections.append(each)) if keeps else None
         try:
-            session = Session.create(str(place / "session"), "")  # every run writes one
+            session = Session.create(str(place / "session"), "")  # every run writes a session
             with closing_session(session):
                 run = run_opened(self.source, self.plan, place, detected=detected, session=session)
             video = run.outputs.get("video")
