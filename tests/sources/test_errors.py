@@ -92,7 +92,7 @@ def test_folder_or_glob_without_pictures_is_refused(tmp_path):
     assert "1 video" in refused(tmp_path)
     assert f"{tmp_path}/a.mp4" in refused(tmp_path / "a*")
     write_video(tmp_path / "b.mp4")
-    several = f"no picture but 2 videos; give them by name, unquoted: {tmp_path}/*.mp4"
+    several = f"2 videos, but no picture; give them by name, unquoted: {tmp_path}/*.mp4"
     assert several in refused(tmp_path)
     assert "no files at all" in refused(tmp_path / "*.jpg")
     (tmp_path / "notes").mkdir()

@@ -1,4 +1,4 @@
-"""YOLO's text files in a folder: one per frame, named like the picture, and classes.txt.
+"""A folder of YOLO's text files: one per frame, named like its picture, and classes.txt.
 
 Labels and annotated pictures together form a dataset: images/, labels/ and data.yaml.
 Without pictures, data.yaml is next to the labels and only names the classes.
@@ -87,7 +87,7 @@ class YoloSink(FolderSink):
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Raise OutputError if we did not write data.yaml, UsageError if this command reads it."""
+    """Raise OutputError for a data.yaml that is not ours, UsageError if this command reads it."""
     refuse_kept(path)
     try:
         ours = path.read_bytes().startswith(HEAD.encode())

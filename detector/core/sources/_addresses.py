@@ -1,4 +1,4 @@
-"""Parse addresses of objects in stores and on web servers, and explain refusals."""
+"""Parse addresses of objects in stores and on web servers, and say which credentials they need."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _remedy(scheme: str) -> str:
 
 
 def credentials_of(scheme: str) -> str:
-    """Return a hint on the credentials to set if a store denies access."""
+    """Return a hint for a store that denies access: which credentials to set."""
     if scheme == "s3":
         return "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
     if scheme == "gs":

@@ -8,8 +8,8 @@ import stat
 from contextlib import suppress
 from functools import lru_cache
 
-# Suffixes of the files read from folders, patterns and batches. A file given by name is tried as a
-# video whatever its suffix. We omit .dat, .mod, .ogg and .ico, which are rarely videos.
+# Suffixes of the files that we read from folders, patterns and batches. Any other file that a user
+# names is tried as a video. We omit .dat, .mod, .ogg and .ico, which are rarely videos.
 FFMPEG_PICTURES = tuple(  # pictures that OpenCV does not decode
     ".dpx .exr .heic .heif .hif .jls .pcx .psd .qoi .sgi .tga .xbm .xwd".split()
 )
@@ -69,7 +69,7 @@ def _find_kind(path: str, closely: bool, size: int, changed_ns: int) -> str | No
     if closely and holds_jpegs(head):
         return VIDEO
     named = kind_of_name(path)
-    # Raw camera photos begin like TIFF, and OpenCV would read their thumbnails.
+    # Raw camera photos begin like TIFF, but OpenCV would read only their thumbnails: return None.
     is_raw = named is None and head[:2] in (b"II", b"MM")
     is_by_name = is_raw or path.lower().endswith((".mjpg", ".mjpeg"))
     return named if is_by_name else kind_of_bytes(head) or named

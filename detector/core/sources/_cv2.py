@@ -10,7 +10,7 @@ from detector.core.types import Image
 
 # Each new VideoCapture reads this variable. -8 is AV_LOG_QUIET. A value set by the user stays.
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
-# V4L2's timeout for a webcam's picture, in seconds, read when cv2 is imported. The default is ten
+# V4L2's timeout for a webcam's picture, in seconds. cv2 reads it on import. The default is ten
 # seconds, during which a run with a silent webcam could not be stopped.
 os.environ.setdefault("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", "1")
 import cv2

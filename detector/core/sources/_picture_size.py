@@ -1,8 +1,8 @@
-"""Read the size that a picture claims before it is decoded, and refuse a size that is too large.
+"""Before a picture is decoded, read the size that it claims, and refuse a size that is too large.
 
-A JPEG of one kilobyte can claim 32767x32767 pixels. libjpeg fills missing parts with grey, so
-decoding it takes 6 GB of memory and most of a minute. For a PNG, cv2 allocates as much memory as
-its next chunk claims. cv2 recognizes files by content, so all of its formats are covered here.
+A JPEG of one kilobyte can claim 32767x32767 pixels. Since libjpeg fills missing parts with grey,
+decoding this file takes 6 GB of memory and most of a minute. For a PNG, cv2 allocates as much
+memory as the next chunk claims. cv2 recognizes files by content, so we check all formats of cv2.
 """
 
 from __future__ import annotations

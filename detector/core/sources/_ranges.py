@@ -1,5 +1,5 @@
 """Read an object in a store as a random-access file, by byte ranges, without a copy on disk. All
-openings of a video share one object and its bounded cache of blocks."""
+openings of a video share one ``RangedObject`` and its bounded cache of blocks."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class RangeFile:
 
 @contextmanager
 def holding(stored: RangedObject) -> Iterator[str]:
-    """Yield a name to open the object by; close the object after the block."""
+    """Yield a name by which the object can be opened. Close the object at the end."""
     try:
         with hold_as(str(stored.place), stored.open) as name:
             yield name

@@ -99,7 +99,7 @@ def _select_pictures(spec: str, contents: Folder) -> list[str]:
             raise SourceError(f"{spec}: all {len(videos)} videos are earlier outputs; name one")
         by_name = os.path.join(os.path.dirname(videos[0]), f"*{os.path.splitext(videos[0])[1]}")
         several = len(videos) > 1
-        what = f"{what} has no picture but {len(videos)} video{'s'[:several]}"
+        what = f"{what} has {len(videos)} video{'s'[:several]}, but no picture"
         by_name = f"them by name, unquoted: {by_name}" if several else f"it by name: {videos[0]}"
         raise SourceError(f"{spec}: {what}; give {by_name}")
     left_out = describe_left_out(spec, contents) or "no files at all; check the path"

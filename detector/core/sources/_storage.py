@@ -14,8 +14,8 @@ from detector.core.errors.secrets import keep_secret
 from detector.core.sources._addresses import STORES, Location, credentials_of
 
 CONNECT_S, SILENT_S = 20.0, 30.0  # timeouts: for connecting, and while no byte arrives
-# How often a library tries. With our own retries (_ranges.py), this takes less than 300 s. After
-# 300 s the watchdog stops a worker, which then cannot report that the server is silent.
+# How often a library tries a request. With our own retries (_ranges.py), all tries take less than
+# the 300 s after which the watchdog stops a worker. So the worker can report a silent server.
 TRIES = 2
 # Errors by name, so that botocore and google.auth need not be imported.
 CREDENTIAL_ERRORS = (

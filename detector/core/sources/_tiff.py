@@ -138,5 +138,5 @@ class _TiffReader:
             try:
                 tags[tag] = self._take(letters, values_at), values_at
             except struct.error:
-                continue  # damaged; a caller that needs this tag gets a KeyError
+                continue  # omit a damaged tag
         return tags, self._take(offset, at + entry * count)[0]

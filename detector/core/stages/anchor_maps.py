@@ -72,7 +72,7 @@ def anchor_maps_dense(outputs: list[Floats], layers: Sequence[AnchoredLayer]) ->
 
 @lru_cache(64)
 def _anchored_table(layers: tuple[AnchoredLayer, ...], sizes: Sizes) -> Floats:
-    """Return [N, 5] for each anchor's cells: column - 0.5, row - 0.5, anchor's w and h, stride."""
+    """Return [N, 5], a row per anchor and cell: x - 0.5, y - 0.5, the anchor's w and h, stride."""
     rows = []
     for layer, (height, width) in zip(layers, sizes, strict=True):
         a, y, x = np.indices((len(layer.anchors), height, width)).reshape(3, -1)
@@ -84,7 +84,7 @@ def _anchored_table(layers: tuple[AnchoredLayer, ...], sizes: Sizes) -> Floats:
 
 
 def _anchored_centres_sizes(s: Floats, table: Floats) -> Floats:
-    """Return cx, cy, w, h [M, 4] in network pixels. ``s`` [M, 4 or more]: the logistics of the
+    """Return cx, cy, w, h [M, 4] in network pixels. ``s`` [M, 4 or more]: the sigmoid of the
     cells' raw numbers; ``table``: the rows of these cells.
 
     Centre = (2s - 0.5 + cell) * stride, size = (2s)^2 * anchor.

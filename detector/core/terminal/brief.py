@@ -168,7 +168,7 @@ def _format_rate(fps: float | None) -> str:
 
 
 def _stage_lines(summary: Summary, width: int) -> Iterator[Text]:
-    """Yield lines of each stage's ms per frame. Stages after inference begin a new line."""
+    """Yield lines with each stage's ms per frame. A new line begins after inference."""
     rows = [row for row in stage_rows(summary, summary.frames.written) if row.busy_ms is not None]
     line = f"  ms per frame{'' if summary.sync else ' (stages overlap)'}:"
     for before, row in zip((None, *rows), rows, strict=False):
@@ -187,8 +187,8 @@ def _bar_lines(console: SafeConsole, summary: Summary) -> Iterator[Text]:
     limiting = None if limit is None else group_of(limit)
     rows = list(_busy_shares(summary))
     most = max((share for *_, share in rows), default=0.0)
-    # The verdict names the stage whose speed-up would gain most. Another stage may have a larger
-    # share here, since the shares include waiting for cores.
+    # The verdict names the stage whose speed-up would gain most. Another group of threads may be
+    # busier here, since the shares include waiting for cores.
     why = "" if (limiting, most) in [(row[0], row[2]) for row in rows] else " (most to gain)"
     label = max((cell_len(name) for _, name, _ in rows), default=0)
     full, empty = BLOCKS if "utf" in (console.encoding or "").lower() else ASCII_BLOCKS

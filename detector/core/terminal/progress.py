@@ -52,7 +52,7 @@ class Redrawn:
 
 
 class LiveLine(Redrawn):
-    """Shows the run's counters from its own thread, so that the loop spends no time on drawing."""
+    """Shows the run's counters. Drawing has its own thread, so that it costs the loop no time."""
 
     def start(self, info: Any, progress: Any, timeline: Any, frames: int | None) -> None:
         declared, started = info.frames_declared, time.perf_counter()

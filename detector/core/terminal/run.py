@@ -15,8 +15,8 @@ from detector.core.session.document import LiveMemory, Summary
 from detector.core.terminal.brief import EXPLAINED, brief_lines, camera_lines, zone_lines
 from detector.core.terminal.console import SafeConsole
 
-# In fewer columns, rich would break long numbers in tables into two lines. On a narrower terminal
-# we print this width, and the terminal wraps the lines.
+# With fewer columns, rich would break long numbers in tables into two lines. For a narrower
+# terminal, we draw lines of this width, which the terminal wraps.
 NARROWEST = 80
 CLASSES_SHOWN = 8
 PICTURES = frozenset({"video", "pictures"})  # outputs that hold whole frames

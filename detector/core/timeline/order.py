@@ -1,8 +1,8 @@
 """The order of a frame's stages, and the groups of stages that share a thread.
 
-Every run has the seven stages of ``spans.STAGES``. A run may have more stages between nms
-and annotate (``stages/between``). Any unknown name counts as such a stage. So we can also read a
-session with a stage that is not installed here.
+Every run has the seven stages of ``spans.STAGES``. A run may have more stages between ``nms`` and
+``annotate`` (``stages/between``). Any unknown name counts as one of these other stages, so we can
+also read a session with a stage that is not installed here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ THREADS = {"reader": READING, "worker": INFERENCE, "writer": WRITING}
 
 
 def in_order(names: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the seven stages, with other ``names`` in their given order after nms."""
+    """Return the seven stages, and after ``nms`` the other ``names``, in the given order."""
     added = dict.fromkeys(name for name in names if name not in STAGES)
     return *STAGES[:AFTER_NMS], *added, *STAGES[AFTER_NMS:]
 
@@ -36,7 +36,7 @@ def is_after_inference(stage: str) -> bool:
 
 
 def ends_of_frames(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the stages that can complete a frame: write or, without write, all after infer."""
+    """Return the stages that can end a frame: ``write`` or, without it, all after ``infer``."""
     after_inference = tuple(filter(is_after_inference, names))
     return (WRITE,) if WRITE in after_inference else after_inference
 
@@ -51,6 +51,6 @@ MAX_FRAMES_PER_ROW = 16  # a batch holds at most this many frames per row
 
 
 def longest_batch(batch: int, images: int) -> int:
-    """Return how many frames one batch may hold. It has ``batch`` rows, but frames that are not
-    inferred take no row. Half of the ``images`` are left for the next batch."""
+    """Return how many frames one batch may hold. Frames that are not inferred take none of the
+    ``batch`` rows. Half of the ``images`` (buffers for pictures) are left for the next batch."""
     return max(batch, min(MAX_FRAMES_PER_ROW * batch, images // 2))

@@ -32,8 +32,8 @@ class Timeline:
     ``cpu_clock`` is the thread's own CPU time. With ``process_clock``, as in the plain loop, a
     stage's CPU time includes what the process's other threads use during its calls. ``run_queue``
     opens the count of how long the calling thread waited for a core. ``natives`` observes the
-    threads of libraries; None: they are not observed. For each stage and kind of wait, we
-    keep the first ``max_rows`` rows (in a file in ``folder``, if set) or, with ``ring``, the last.
+    threads of libraries; None: they are not observed. For each stage and kind of wait, we keep the
+    first ``max_rows`` rows, in a file in ``folder`` if set. With ``ring``, we keep the last rows.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Timeline:
 
     @contextmanager
     def run(self, text: str) -> Iterator[None]:
-        """Mark a run with a range "run", at which a recording tool can start its capture."""
+        """Mark a run with the NVTX range "run", at which a recording tool can start to record."""
         if self._domain is None:
             yield
             return

@@ -166,7 +166,8 @@ def _find_unit(plain: str) -> tuple[str, tuple[str, float] | None]:
 
 
 def _find_common_suffix(cells: Sequence[str]) -> str | None:
-    """Of units of one quantity (ms and us) return any: each number is later read with its own."""
+    """Return the unit at the end of all cells. If they have several units of one quantity (ms and
+    us), return any of these: each number is read with its own unit later."""
     matches = [SUFFIX.fullmatch(cell) for cell in cells]
     suffixes = sorted({match[1].lower() for match in matches if match})
     quantities = {UNITS[one][0] if one in UNITS else one for one in suffixes}

@@ -58,7 +58,7 @@ class AuditTable:
     unread: Sequence[str] = ()
     facts: Mapping[str, tuple[str, Number]] = field(default_factory=dict)
     given: frozenset[str] = frozenset()
-    first_line: int = 0  # of the rows, in a Markdown file
+    first_line: int = 0  # line of the first row in a Markdown file; 0: unknown
 
     def all(self, *quantities: str) -> list[AuditColumn]:
         return [column for column in self.columns if column.quantity in quantities]

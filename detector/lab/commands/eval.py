@@ -128,7 +128,7 @@ def command(
 
 
 def _read_earlier(config_file: str | None, context: click.Context) -> dict[str, Any]:
-    """Leave out those given now. A session stores label options only in its command line."""
+    """Return the label options in the command line of a saved session that are not given now."""
     from detector.core.config.levels import read_level
 
     words = read_level(config_file)[1].get("command") if config_file else None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from detector.core.config.schema import Config
 
 WITHOUT = ("output", "run_dir", "frames", "self_timing", "infer_every", "smooth")
-# Options that only this command has: first those with a value, then those without.
+# Options that the printed command for a run omits: first those with a value, then those without.
 OWN, OWN_FLAGS = ("--target", "--seconds", "--floor", "-o", "--output"), ("--json", "-q", "--quiet")
 
 
@@ -149,7 +149,7 @@ def command(
 
 
 def _undo(config: Config, source: str | None, more: bool, as_json: bool) -> None:
-    """Forget what --use kept. Raises UsageError if there is a source or ``more``; OutputError."""
+    """Forget what --use kept. ``more``: --use or -o was given. Raises UsageError, OutputError."""
     from detector.core.run import saving
     from detector.core.run.judging import describe
 

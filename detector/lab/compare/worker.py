@@ -267,7 +267,7 @@ class _OpenVariant:
         )
 
     def check(self) -> Digests:
-        """Run untimed; return a digest of all decoded pictures, and the detections."""
+        """Run without timing. Return a digest of all decoded pictures, and the detections."""
         digest = hashlib.sha256()
         with self._open_source() as opened:
             source = HashingSource(opened, digest)
@@ -278,7 +278,7 @@ class _OpenVariant:
         return Digests(digest.hexdigest(), str(path))
 
     def judge(self, mapping: MappedClasses) -> Judgement:
-        """Run untimed; return the detections at ``eval``'s thresholds, in the labels' classes."""
+        """Run without timing. Return detections at ``eval``'s thresholds, in label classes."""
         from detector.core.config.schema import EVAL_DEFAULTS
         from detector.core.run.plan import PlanDraft
         from detector.lab.datasets.classmap import ClassPairs
@@ -318,7 +318,7 @@ class _OpenVariant:
         detections: list[Detections] = []
         detected = (lambda frame, each: detections.append(each)) if keeps else None
         try:
-            session = Session.create(str(place / "session"), "")  # every run writes one
+            session = Session.create(str(place / "session"), "")  # every run writes a session
             with closing_session(session):
                 run = run_opened(self.source, self.plan, place, detected=detected, session=session)
             video = run.outputs.get("video")
@@ -336,7 +336,7 @@ class _OpenVariant:
         )
 
     def _open_source(self) -> Source:
-        # Read pictures as timed runs and ``eval`` do.
+        # Timed runs and ``eval`` also use this pixel format.
         return self.plan.reading.open(self.source, "yuv420p")
 
     def _detect(self, plan: RunPlan, source: Any) -> Iterator[tuple[Frame, Detections]]:

@@ -51,7 +51,7 @@ class ClassPairs:
 
 
 def read_mapping(spec: str, packaged: Path) -> ClassMap:
-    """Read a YAML file, or one of ``packaged`` by name. Raises UsageError that names the key."""
+    """Read file ``spec`` or SPEC.yaml in ``packaged``. Raises UsageError that names a wrong key."""
     path = Path(spec)
     if not os.path.exists(path) or os.path.isdir(path):
         path = packaged / f"{spec}.yaml"
@@ -175,7 +175,7 @@ def _bind_by_name(model: Sequence[str], labels: Sequence[str]) -> ClassPairs:
             f"have no name in common; map them with --mapping {_suggest_mapping(model, labels)}"
         )
     absent = [name for name in dict.fromkeys(labels) if name not in targets]
-    notes = [f"not scored, since model or file lack it: {', '.join(absent)}"] if absent else []
+    notes = [f"not scored, since only the labels have it: {', '.join(absent)}"] if absent else []
     if absent and (fitting := _suggest_mapping(model, absent)) != "FILE":
         notes[0] += f"; --mapping {fitting} also scores other names for the same class"
     return ClassPairs(

@@ -48,7 +48,7 @@ class CocoLabels(LabelFormat):
         annotations = _require_list(path, document, "annotations")
         if annotations and "score" in annotations[0]:
             raise SourceError(
-                f"{path}: its annotations have scores, so they are detections; give it with "
+                f"{path}: its annotations have scores, so they are detections; give the file with "
                 "--detections"
             )
         ids = [_read_int(path, row, "id", "image") for row in entries]

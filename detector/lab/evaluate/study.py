@@ -1,7 +1,7 @@
 """Run a dataset through one engine.
 
 A frame takes the same path as in every run (``run.detect``), with two differences. Nothing is
-drawn. The head maps a box's classes to the scored classes, and returns a detection for each.
+drawn. For each scored class that a box's classes map to, the head returns a detection.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ SMALLEST, LARGEST = 16 << 10, 1 << 30  # bytes of the working sets of all thread
 EACH_S = 0.04
 LOAD_FACTOR = 4  # if other programs run too, the wall time is at most this many times EACH_S
 FEWEST = 5  # passes of each kernel and size
-PASS_BYTES = 8 << 20  # a pass moves at least this; it takes 50 us, or a thousand ticks of the clock
+PASS_BYTES = 8 << 20  # a pass moves at least this, in about 50 us (a thousand ticks of the clock)
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 MEMORY_PARTS = 8  # the largest set takes at most the machine's memory divided by this
 
@@ -112,7 +112,7 @@ def find_levels(curve: Sequence[Bandwidth], threads: int) -> list[CacheLevel]:
         capacity = size * (1 if shared else threads)
         within = [one for one in own if one.bytes <= capacity / 2]
         if within:
-            # Use a maximum, as ``Peaks.bandwidth_at`` does: loop overhead slows down small sets.
+            # Loop overhead slows down small sets, so include the rates of all larger sets.
             rate = max(one.gbytes_s for one in own if one.bytes >= within[-1].bytes)
             levels.append(CacheLevel(name=name, bytes=capacity, gbytes_s=rate))
     return [*levels, CacheLevel(name="memory", bytes=own[-1].bytes, gbytes_s=own[-1].gbytes_s)]

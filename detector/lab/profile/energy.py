@@ -78,7 +78,7 @@ def meter_energy(occasion: Occasion) -> EnergyFacts:
 
 
 def rapl_counters(root: Path) -> list[RaplCounter]:
-    """Return each RAPL domain that this user may read, once, though mmio repeats some domains."""
+    """Return each RAPL domain that this user may read, but only once if mmio repeats it."""
     counters: dict[str, RaplCounter] = {}
     for folder in sorted(root.glob("*rapl*:*"), key=lambda one: ("mmio" in one.name, one.name)):
         try:

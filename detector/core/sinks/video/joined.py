@@ -1,10 +1,10 @@
 """Join separately encoded parts into one H.264 video, without re-encoding.
 
-We use the packets of the parts and their order, but not their times. We compute the times from the
-source's time stamps, as in a video of one run, and copy the sound from the source. As in x264, the
-n-th packet's dts is the pts of the picture shown as number n - ``delay``. (A picture is shown at
-most ``delay`` places before its place in the file.) Every part begins with an IDR picture, and all
-parts have the same parameter sets, so the result is a valid stream.
+We keep the packets of each part in their order, but compute new times from the source's time
+stamps, as in a video of one run. The sound is copied from the source. As in x264, the dts of the
+n-th stored packet is the pts of the picture at place n - ``delay`` in display order. ``delay`` is
+the most places by which a picture is stored after its place in display order. Every part begins
+with an IDR picture, and all parts have the same parameter sets, so the result is a valid stream.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class JoinedVideoSink(VideoSink):
         size: tuple[int, int],
         watch: Callable[[], None] = lambda: None,
     ) -> None:
-        """Join the parts. ``frames``: [n, 2], numbers and pts in the source. ``size``: height and
-        width. ``watch``: called for each packet. Raises UnjoinableError and OutputError."""
+        """Join the parts. ``frames``: [n, 2], each frame's number and pts in the source. ``size``:
+        (height, width). ``watch``: called regularly. Raises UnjoinableError and OutputError."""
         assert isinstance(self._file, JoinedFile)
         with output_errors(self.path, self._file.errors):
             self._file.join(parts, frames, size, watch)
@@ -94,7 +94,7 @@ class JoinedFile(H264File):
 
     def add_stream(self, container: Any, height: int, width: int) -> Any:
         with av.open(str(self._template)) as first:
-            # "Opaque" sets up no encoder.
+            # With ``opaque``, PyAV sets up no encoder.
             stream = container.add_stream_from_template(first.streams.video[0], opaque=True)
         stream.time_base, stream.codec_context.framerate = self.time_base, self.fps
         return stream

@@ -9,11 +9,11 @@ from fractions import Fraction
 class Stamps:
     """Converts each frame's pts in the source to its pts in the output, in ticks of ``time_base``.
 
-    If a pts is not later than the last one, or more than ``longest_gap_s`` later, its frame is
-    written one nominal duration after the last frame (counted in ``replaced``).
+    If a pts is not later than the previous one, or more than ``longest_gap_s`` later, its frame is
+    written when the nominal duration of the previous frame ends (counted in ``replaced``).
 
-    ``reach``: the most ticks that ``reach_frames`` consecutive frames may span in the container. If
-    they would span more, the last pause is cut so that they span 3/4 of it (see ``shortened``).
+    ``reach``: the most ticks that ``reach_frames`` consecutive frames may span. If they would span
+    more, the last pause is cut, so that they span 3/4 of ``reach`` (counted in ``shortened``).
     """
 
     def __init__(

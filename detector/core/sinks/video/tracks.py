@@ -142,8 +142,8 @@ class CarriedTracks:
             copy_fonts(self._container, output)
 
     def mux(self, output: Any, until: Moment, shift_s: Fraction, refused: Any) -> None:
-        """Mux the packets that begin before ``until``, moved ``shift_s`` earlier. Skip a packet if
-        the muxer raises ``refused``."""
+        """Mux the packets that begin before ``until``, and shift them to start ``shift_s`` earlier.
+        Skip a packet if the muxer raises ``refused``."""
         if self._reader is not None:
             self._reader.read_to(until)
         for track in self.carried:
@@ -215,7 +215,7 @@ def _take_all(track: PipedTrack) -> Iterator[Any]:
 
 
 def _is_supported_data(data: Any) -> bool:
-    """Return whether FFmpeg labels the data correctly. In MP4 it labels unknown data as GoPro's."""
+    """Return False for unknown data except GoPro's: in MP4, FFmpeg labels all of it as GoPro's."""
     return data.name != "bin_data" or "GoPro" in data.metadata.get("handler_name", "")
 
 

@@ -16,10 +16,10 @@ JUMPS = "time stamps repeat or jump at "
 class Clock:
     """Computes the time stamps of one reader's frames, in order.
 
-    A stamp must be later than the last one, but not by more than the longest allowed pause. If not,
-    its frame is placed one frame's duration after the last frame. After a large jump, all later
-    stamps are shifted. After a small step back, stamps are replaced until they pass the last one.
-    ``jumps``: number of jumps and steps back.
+    A stamp must be later than the last one, but not by more than the longest allowed pause.
+    Otherwise its frame is placed one frame's duration after the last frame. After a large jump, all
+    later stamps are shifted. After a small step back, each stamp is replaced until one is later
+    than the last frame's time. ``jumps``: number of jumps and steps back.
     """
 
     def __init__(self, video: VideoInfo) -> None:

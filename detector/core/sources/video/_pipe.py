@@ -21,7 +21,7 @@ SOUND_LAG_S = 2  # sound may be stored this much later than its pictures
 
 
 class TrackBuffer:
-    """Buffers packets of a sound, subtitle or data track between reader and writer thread."""
+    """Keeps packets of a sound, subtitle or data track until the writer's thread takes them."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
@@ -47,7 +47,7 @@ class TrackBuffer:
             self._bytes += packet.size
         while self._bytes > MOST_BUFFERED and self._packets:
             self._bytes -= self._packets.popleft().size
-            self.lost += self._delivering  # packets before --start are not needed
+            self.lost += self._delivering  # packets before delivery precede --start: not needed
 
     def take(self) -> Any:
         """Return the next packet; None if it has not arrived yet, or at the end."""

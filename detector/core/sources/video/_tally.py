@@ -1,4 +1,4 @@
-"""Match packets with pictures, and count those that a decoder lost or concealed."""
+"""Match packets with their pictures, and count the pictures that a decoder lost or concealed."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class DecodeTally:
     """Follows packets through the decoder: PyAV copies a packet's mark to the packet's picture.
 
     A packet without a picture is *bad* if it must show one, or if the decoder complained about it.
-    A picture with a complaint is *corrupt*. Two packets with one field each yield one picture; a
-    lone field is corrupt.
+    A picture with a complaint is *corrupt*. If a frame's two fields are in two packets, the two
+    yield one picture. The picture of a lone field is corrupt.
     """
 
     def __init__(self, rule: PictureRule, counts: ReadCounts) -> None:

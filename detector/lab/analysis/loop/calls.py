@@ -83,7 +83,7 @@ class _Walk:
             self._of_stream[work.stream].append(work)
 
     def find_awaited(self, call: CudaCall, until: int) -> DeviceWork | None:
-        """Of the GPU work that the call waited for, return the last that ended by ``until``."""
+        """Return the last GPU work that the call waited for and that ended by ``until``."""
         work = _find_last(self._works, until)
         while work is not None and work.end > call.start:
             launch = self._launches.get(work.correlation)

@@ -115,7 +115,7 @@ def critical_path(graph: ActivityGraph) -> CriticalPath | None:
 
 
 def _find_steady_state(graph: ActivityGraph, written: list[int]) -> tuple[int, int]:
-    """Return when the first frame ended, and the last one that ended before the last read."""
+    """Return the ends of the first frame and of the last frame that ended before the last read."""
     reads = [one.start_ns for one in graph.activities if one.stage == READ]
     until = max(reads, default=max(written))
     inside = [when for when in written if when <= until]
@@ -128,7 +128,7 @@ def _find_steady_state(graph: ActivityGraph, written: list[int]) -> tuple[int, i
 
 def _walk(graph: ActivityGraph, last: int, start: int, end: int) -> list[PathCall]:
     """Return the steps from last to first, clipped to [start, end]. If calls wait in a circle (in a
-    damaged recording), the walk ends at the repeated call; all time before is its wait."""
+    damaged recording), the walk ends when it returns to a call, whose wait begins at ``start``."""
     steps, at, until, visited = [], last, end, set()
     while until > start:
         begins = max(start, min(graph.activities[at].start_ns, until))

@@ -65,7 +65,7 @@ def _name_in_stage(call: str, stage: str) -> str:
 
 
 def _sum_inside(calls: Sequence[Call], start: int, end: int) -> Counter[str]:
-    """Sum by name the ns of a thread's outermost calls in a period. ``calls``: sorted by start."""
+    """Return name -> ns of a thread's outermost calls in a period. ``calls``: sorted by start."""
     sums: Counter[str] = Counter()
     free = start
     for _, name, begins, ends in calls:
