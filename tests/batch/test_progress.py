@@ -55,7 +55,7 @@ def test_remaining_time_follows_from_bytes(tally, clock):
     assert (tally.progress([]).failed, tally.progress([]).eta_s) == (1, 0.0)
 
 
-def test_rate_covers_the_last_minute_and_unfinished_items(tally, clock):
+def test_fps_is_of_the_last_minute_and_includes_unfinished_items(tally, clock):
     clock.now += 10
     working = [WorkerState(worker=0, state="working", item="a", frames=100)]
     assert tally.progress(working).fps == pytest.approx(10.0)
@@ -122,7 +122,7 @@ def test_ledgers_are_added_field_by_field():
     assert (both.infer_s, both.waits) == (2.0, {"q": 2.0})
 
 
-def test_progress_line_has_counts_rate_time_and_busy_workers(tally, clock):
+def test_progress_line_has_counts_and_fps_and_time_left_and_busy_workers(tally, clock):
     clock.now += 30
     tally.finish(item(size=100), Ledger(), False)
     tally.set_aside(100)

@@ -1,5 +1,5 @@
 """The steps that workers do for an item that is split into parts. Together the steps write what a
-single run would. If that is impossible, the worker processes the item in a single run."""
+single run writes. An item that cannot be split, or whose parts are damaged, gets a single run."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def do(task: Task, model: OpenModel, outputs: LocalOutputs, piece: Piece, **more
 
 
 def do_parts(task: Task, model: OpenModel, outputs: LocalOutputs, count: int) -> list[ItemRecord]:
-    """Detect all parts, beginning with the last, and return their records."""
+    """Run detection on each part, the last part first. Return the records in the parts' order."""
     records = [
         do(task, model, outputs, Piece(do="part", number=number, of=count))
         for number in reversed(range(count))
@@ -90,8 +90,8 @@ def run_whole(task: Task, model: OpenModel, place: Path) -> tuple[LocalOutputs, 
 
 
 @pytest.mark.slow
-def test_parts_are_detected_on_the_canvas_of_their_file(clip, model, outputs, monkeypatch):
-    """Parts run on the model for the file's canvas, not on the model for the default canvas."""
+def test_detection_on_parts_uses_the_canvas_of_their_file(clip, model, outputs, monkeypatch):
+    """The parts use the model for the file's canvas, not the model for the default canvas."""
     fitting, paths = checksum_model(), []
     monkeypatch.setattr(OpenModel, "loaded_for", lambda _, path: paths.append(path) or fitting)
     for request in fitting.engine.requests:
@@ -178,14 +178,14 @@ def test_damaged_parts_fall_back_to_a_single_run(clip, model, outputs, tmp_path,
 @pytest.mark.parametrize(
     ("piece", "options", "reason"),
     [
-        (replace(PLAN, least_s=60.0), {}, ""),  # no note, since most files are short
+        (replace(PLAN, least_s=60.0), {}, ""),  # no note, since this is the usual case
         (replace(PLAN, most=0), {}, ""),
         (PLAN, {"skip_still": "1%"}, "--skip-still"),
         (Piece(do="whole", why="it is so"), {}, "it is so"),
     ],
     ids=["too short", "too few parts", "skip-still", "job says whole"],
 )
-def test_planning_step_processes_an_undivided_item(clip, model, outputs, piece, options, reason):
+def test_item_that_is_not_split_needs_only_one_step(clip, model, outputs, piece, options, reason):
     model.config = make_config("jsonl", **options)
     record = do(task_of(clip), model, outputs, piece)
     assert (record.parts, record.frames) == (0, 60)
@@ -256,7 +256,7 @@ def test_worker_sends_heartbeats_while_it_has_no_frames(monkeypatch):
     monkeypatch.setattr(worker, "BEAT_S", 0.01)
     parent, own = Pipe()
     reporter = worker._Reporter(own)
-    wait_for(lambda: reporter.watch(0) or parent.poll(), what="a sign")
+    wait_for(lambda: reporter.watch(0) or parent.poll(), what="a heartbeat")
     answer = receive(parent, worker.PoolReply)
     assert (answer.kind, answer.frames) == ("frames", 0)
 

@@ -1,6 +1,6 @@
 """Run the real command in a process of its own.
 
-``detect_video`` uses a fork of a server that has imported the libraries (tests/forked.py).
+``detect_video`` forks a process that has already imported the libraries (tests/forked.py).
 ``detect_video_anew`` starts a new interpreter, for tests of imports and of the environment.
 """
 
@@ -125,7 +125,7 @@ def interruptible() -> Iterator[None]:
 
 
 def handles_signals(pid: int) -> bool:
-    """Return True once the process handles SIGTERM, which the first line of main sets up."""
+    """Return whether the process handles SIGTERM yet, as it does after the first line of main."""
     status = Path(f"/proc/{pid}/status").read_text()
     [caught] = re.findall(r"SigCgt:\s*([0-9a-f]+)", status)
     return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)

@@ -1,6 +1,6 @@
 """Eight simultaneous runs that share a folder or an output. Each exits as documented.
 
-The processes are forks of one that has done the imports, and they start at the same time.
+The runs are forks of one process, which has done the imports. They start at the same time.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ RUNS = 8
 FRAMES = 6
 PATIENCE_S = 150
 # This script forks, starts all processes at once by closing a pipe, and prints their exit codes.
-# Each process gets the video from a pipe, which stays open until all processes but one have ended.
-# Therefore no run ends before the last one starts.
+# Each process gets the video from a pipe. All pipes stay open until all processes but one have
+# ended. Therefore the run that succeeds cannot end before the other runs have started.
 SCRIPT = textwrap.dedent("""
     import json, os, sys, time
     import av, cv2, numpy, onnx, rich, yaml
@@ -97,7 +97,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_simultaneous_runs_share_store_and_runs_folder(inputs: Path, tmp_path: Path) -> None:
+def test_simultaneous_runs_may_share_a_store_and_a_folder(inputs: Path, tmp_path: Path) -> None:
     """The store of engine files is empty, sessions have default names, outputs are separate."""
     write_video(tmp_path / "in.mp4", 6)
     shared = ["in.mp4", "--model", str(inputs / "x.cfg"), "--engine", "ort", "--threads", "1"]
@@ -112,7 +112,7 @@ def test_simultaneous_runs_share_store_and_runs_folder(inputs: Path, tmp_path: P
     for name in names:
         rows = (tmp_path / "runs" / name / "detections.jsonl").read_text().splitlines()
         assert [json.loads(row)["frame"] for row in rows] == list(range(6))
-    # The store has one graph, its manifest, and a list of the executed layers.
+    # The store has one graph, its manifest, a list of the executed layers, and a lock file.
     kinds = Counter(path.suffix for path in (tmp_path / "store").iterdir())
     assert kinds == {".onnx": 1, ".json": 2, "": 1}
 
@@ -122,7 +122,7 @@ def test_simultaneous_runs_share_store_and_runs_folder(inputs: Path, tmp_path: P
 def test_only_one_of_simultaneous_runs_gets_a_run_dir_or_an_output(
     inputs: Path, tmp_path: Path, shared: str
 ) -> None:
-    """The first run lasts until all others have failed."""
+    """The run that gets the folder or file lasts until all others have failed."""
     line = f"- --model {inputs}/x.cfg --engine null --save csv --no-video {shared}"
     lines = [line.format(number).split() for number in range(RUNS)]
     codes, errors = run_at_once(lines, tmp_path, inputs / "pipe.mkv")

@@ -90,7 +90,7 @@ def test_damaged_or_unusual_clip_is_read_or_refused(folder, model, tmp_path, num
 
 
 @pytest.mark.slow
-@pytest.mark.nightly  # tests/sources/test_nasty_clips.py reads these clips not only at night
+@pytest.mark.nightly  # tests/sources/test_nasty_clips.py reads these clips by day, too
 def test_shared_damaged_or_unusual_clips_are_read_or_refused(shared, model, tmp_path):
     clips = sorted((shared / "data/videos/nasty").glob("[012]*"))
     assert len(clips) == 29
@@ -178,7 +178,7 @@ def test_wrong_options_for_cameras_are_refused(model, clip, tmp_path, arguments,
 
 
 @pytest.mark.slow
-def test_missing_engine_names_the_install_command(model, clip, tmp_path):
+def test_error_for_a_missing_engine_contains_the_install_command(model, clip, tmp_path):
     """Hide torch from the module finder, as on a machine without it."""
     (tmp_path / "sitecustomize.py").write_text(
         "from importlib.machinery import PathFinder\n"

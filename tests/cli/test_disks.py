@@ -85,7 +85,7 @@ class SyncRecorder:
 
 
 @pytest.mark.slow
-def test_file_is_synced_before_it_gets_its_name(
+def test_file_is_synced_before_it_gets_its_final_name(
     inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -164,7 +164,7 @@ def check_disk(disk: Path, code: int, users: dict[Path, bytes]) -> None:
 
 
 @pytest.mark.slow
-def test_run_keeps_files_at_whatever_point_its_disk_is_full(
+def test_run_keeps_files_if_its_disk_fills_up_at_any_point(
     inputs: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(disk)

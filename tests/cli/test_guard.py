@@ -123,7 +123,7 @@ def test_run_says_whether_it_keeps_an_earlier_output(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_rows_written_with_a_named_video_are_replaced_with_it(here: Path) -> None:
+def test_rows_of_a_named_video_are_replaced_together_with_the_video(here: Path) -> None:
     words = ["in.mp4", *map(str, NULL), "-o", "out.mp4", "--conf"]
     assert "is kept:" not in invoke(*words, "0.3").stdout + invoke(*words, "0.4").stdout
     (here / "out.jsonl").unlink()

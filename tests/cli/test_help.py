@@ -50,7 +50,7 @@ def pages() -> str:
 
 
 @pytest.mark.slow
-def test_every_option_is_in_the_help_and_in_a_page(tmp_path):
+def test_every_option_is_in_the_help_and_in_the_documentation(tmp_path):
     text = detect_video("--help", "all", cwd=tmp_path).stdout
     usage = pages()
     for _, leaf in options():
@@ -66,7 +66,7 @@ def test_every_option_is_in_the_help_and_in_a_page(tmp_path):
 @pytest.mark.parametrize(
     "command", ["batch", "build", "compare", "diff", "doctor", "eval", "profile", "report", "tune"]
 )
-def test_every_option_of_these_commands_is_in_a_page(command):
+def test_every_option_of_the_command_is_in_the_documentation(command):
     usage = pages()
     for parameter in cli.get_command(click.Context(cli), command).params:
         for option in () if getattr(parameter, "hidden", False) else parameter.opts:

@@ -1,4 +1,4 @@
-"""``models``: list, show, describe, families."""
+"""The command ``models``: ``list``, ``show``, ``pull``, ``describe`` and ``families``."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_packaged_yolov4_tiny_has_the_layers_of_the_official_cfg(shared):
     assert plans[0] == plans[1]
 
 
-def test_official_weights_show_their_licence_wherever_they_lie(shared):
+def test_official_weights_have_a_known_licence_in_any_folder(shared):
     given = facts(ModelRequest(str(shared / "data/weights/yolov5n.pt")))
     assert given["licence"] == known_model("yolov5n").licence
 
@@ -133,7 +133,7 @@ def test_wrong_arguments_of_models_are_refused_in_one_line(tmp_path, arguments, 
 
 @pytest.mark.slow
 def test_run_reports_the_recognised_family(tmp_path):
-    """The summary and the printed text name the family. The file has a fixed batch of 1."""
+    """The family is in the summary and in the printed text. The model's own batch is fixed at 1."""
     model = exports.yolox().save(tmp_path / "nano.onnx", STATED)
     process = run_ok(
         STREET, "--model", model, "--frames", 6, "--batch", 4, "--engine", "ort", cwd=tmp_path
@@ -151,7 +151,7 @@ def test_run_reports_the_recognised_family(tmp_path):
         ("320", "street", [192, 320]),  # 960x540 centred in 320x192
         ("320x320", "street", [320, 320]),
         ("320", "yolox.onnx", [320, 320]),  # YOLOX keeps square inputs
-        ("128", "fixed.onnx", [128, 128]),  # the file's size is fixed, and a note says so
+        ("128", "fixed.onnx", [128, 128]),  # the file's input size is fixed, and a note says so
     ],
 )
 def test_size_option_is_the_longest_side_of_the_input(tmp_path, size, model, expected):

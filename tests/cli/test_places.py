@@ -19,7 +19,7 @@ RUN = "in.mp4 --engine null --engines-dir engines --quiet"
 
 
 def shell(tmp_path, before: str, arguments: str, *wrapper: str, python: str = ""):
-    """Run the command after a shell line that sets a limit. ``python``: options of Python."""
+    """Run the shell line ``before``, then the command. ``python``: options of the interpreter."""
     line = f'{before}\nexec "{COMMAND[0]}" {python} -m detector {arguments}'
     return subprocess.run(
         [*wrapper, "bash", "-c", line],
@@ -78,7 +78,7 @@ def test_pipe_is_read_and_a_silent_one_can_be_interrupted(tmp_path, option):
         ("cd /proc/self", f"{RUN.replace('in.mp4', '$OLDPWD/in.mp4')}", 6),
     ],
 )
-def test_tight_limits_and_unusual_folders_end_as_documented(tmp_path, before, arguments, code):
+def test_tight_limit_or_unusual_folder_gives_the_documented_exit(tmp_path, before, arguments, code):
     write_video(tmp_path / "in.mp4", 60)
     process = shell(tmp_path, before, arguments)
     if code == 0:
@@ -87,8 +87,8 @@ def test_tight_limits_and_unusual_folders_end_as_documented(tmp_path, before, ar
         assert_one_line_error(process, code)
 
 
-def test_too_few_open_files_are_reported(tmp_path):
-    """Four files are the standard streams and one more. ``-S`` skips `site`, which may open two."""
+def test_low_limit_on_open_files_is_reported(tmp_path):
+    """The standard streams leave one of the four files. ``-S`` skips `site`, which may open two."""
     process = shell(
         tmp_path, f"export PYTHONPATH={CHECKOUT}; ulimit -n 4", "--version", python="-S"
     )

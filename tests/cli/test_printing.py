@@ -31,7 +31,7 @@ EVIL = (
     "[/bold] [red]x :smile: \udcff"
 )
 ALLOWED = {
-    "core/cli/__init__.py": {"sys.stderr.write"},  # if imports fail for lack of open files
+    "core/cli/__init__.py": {"sys.stderr.write"},  # if too few files may be open for the imports
     "core/cli/printing.py": {"click.echo"},
     "core/terminal/console.py": {"Console"},
     "core/jobs/doctor/attempt.py": {"print"},  # JSON for the parent process

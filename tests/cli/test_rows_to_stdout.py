@@ -1,4 +1,4 @@
-"""``-o -`` writes rows, or a video, and nothing else to standard output during the run."""
+"""With ``-o -``, a run writes rows or a video to standard output, and nothing else."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_pipe_closed_by_its_reader_is_reported_once() -> None:
     os.close(writing)
 
 
-def test_file_that_reached_its_size_limit_contains_complete_rows(tmp_path: Path) -> None:
+def test_file_that_reached_its_size_limit_contains_only_complete_rows(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -146,7 +146,7 @@ def test_file_that_reached_its_size_limit_contains_complete_rows(tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("saved", ["", "jsonl,video", "video"])
-def test_closed_reader_ends_the_run(saved: str, tmp_path: Path, clip: Path) -> None:
+def test_reader_that_closes_the_pipe_ends_the_run(saved: str, tmp_path: Path, clip: Path) -> None:
     """If the reader of the pipe closes it before the video arrives, the run ends quietly and still
     finishes the other requested files."""
     options = ("--save", saved) if saved else ()

@@ -46,7 +46,7 @@ def test_standard_output_that_is_reserved_for_rows_gets_no_other_text():
 
 
 def test_signals_are_ignored_while_the_command_ends():
-    """By then, all outputs are closed, and the command only prints and exits."""
+    """When a command ends, all outputs are already closed. It only prints and exits."""
     done = python(
         "import atexit, signal\n"
         "from detector.core import cli\n"
@@ -57,7 +57,7 @@ def test_signals_are_ignored_while_the_command_ends():
         "cli.main()\n"
     )
     before, after = done.stdout.split()
-    assert before < after == "2"  # a background job of a shell ignores SIGINT from the start
+    assert before < after == "2"  # ``before`` is "1" in a background job, which ignores SIGINT
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_full_disk_on_standard_output_exits_6(tmp_path, arguments):
     "arguments", ["in.mp4 --engine null", "in.mp4 --engine null --json", "--help", "models list"]
 )
 def test_closed_pipe_on_standard_output_exits_0(tmp_path, arguments):
-    """The command wrote everything, so a reader that closed the pipe does not matter."""
+    """A reader that closes the pipe wants no more output, so this is not an error."""
     write_video(tmp_path / "in.mp4", 3)
     line = f'"{COMMAND[0]}" -m detector {arguments} | true; exit "${{PIPESTATUS[0]}}"'
     process = subprocess.run(
@@ -110,7 +110,7 @@ def test_closed_pipe_on_standard_output_exits_0(tmp_path, arguments):
 
 @pytest.mark.slow
 def test_json_document_is_alone_on_standard_output(tmp_path):
-    """If OPENCV_LOG_LEVEL is set, cv2 logs to standard output."""
+    """If OPENCV_LOG_LEVEL is set, cv2 logs to standard output. We redirect this to stderr."""
     write_video(tmp_path / "in.mp4", 3)
     arguments = "in.mp4 --engine null --decoder opencv --json"
     process = shell(tmp_path, arguments, "", OPENCV_LOG_LEVEL="DEBUG")

@@ -112,7 +112,7 @@ def test_auto_chooses_trt_with_a_reason(monkeypatch, reference):
 def test_plan_that_a_yaml_file_describes_is_read(monkeypatch, place, reference, yaml):
     """Run ``detect-video in.mp4 --engine trt --model NAME.trt --config NAME.yaml``.
 
-    The plan is that of the model street, which the user has renamed and put into another folder.
+    The plan was built from the model ``street``, but it has another name and another folder.
     """
     machine = install_fake_tensorrt(monkeypatch)
     models = place / "models"
@@ -139,7 +139,7 @@ def assert_one_line(result, code: int, *parts: str) -> None:
         assert part in lines[0]
 
 
-def test_bare_plan_exits_4_and_lists_its_tensors(monkeypatch, place):
+def test_plan_without_a_description_exits_4_and_lists_its_tensors(monkeypatch, place):
     machine = install_fake_tensorrt(monkeypatch)
     (place / "bare.trt").write_bytes(plan_of(machine, as_exported(open_network("street"))))
     result = invoke(STREET, "--engine", "trt", "--model", "bare.trt")

@@ -162,7 +162,7 @@ def config(**given):
     return merge_levels((COMMAND_LINE, given)), given
 
 
-def test_no_request_is_sent_to_an_address_with_a_camera_option(web):
+def test_camera_option_prevents_any_request_to_the_address(web):
     for given in ({"policy": "latest"}, {"record": "copy"}, {"wait": True}, {"repeat": True}):
         assert reads_cameras([web.url("/clip.mp4"), web.url("/watch")], *config(**given))
     assert web.requests == []
@@ -181,7 +181,7 @@ def test_files_and_web_pages_among_cameras_are_refused(web):
 
 
 @pytest.mark.slow
-def test_loop_plays_a_url_at_its_own_frame_rate(tmp_path, out):
+def test_video_url_is_looped_at_the_frame_rate_of_the_video(tmp_path, out):
     clip = make_clip(tmp_path / "clip.mp4", pictures=25)
     with web_server() as web:
         url = web.put("/street.mp4", clip.read_bytes())
@@ -232,7 +232,7 @@ def test_output_name_is_the_last_part_of_the_address():
     assert len(os.fsencode(stem_of(f"http://h/{'é' * 300}.mp4"))) <= 200
 
 
-# Python.
+# The Python API.
 
 
 @pytest.mark.slow

@@ -75,7 +75,7 @@ ERRORS = [
     ({"selection": {"cnf": 1}}, ["selection.cnf", "selection.conf"]),
     ({"runtime": {"conf": 1}}, ["runtime.conf", "selection.conf"]),
     ({"max-dets": 1}, ["max-dets", "selection.max_det"]),
-    ({"images": 1}, ["images; known: "]),  # max_age is not similar enough
+    ({"images": 1}, ["images; known: "]),  # max_age is not similar enough to be suggested
     ({"conf": 1.5}, ["selection.conf", "at most 1"]),
     ({"conf": 5}, ["selection.conf", "at most 1", "0.05"]),
     ({"conf": 100}, ["selection.conf", "did you mean 1?"]),
@@ -97,7 +97,7 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("level", "parts"), ERRORS, ids=[str(row[0]) for row in ERRORS])
-def test_wrong_option_error_names_its_path_and_the_fix(level, parts):
+def test_error_for_a_wrong_option_contains_its_path_and_the_fix(level, parts):
     with one_line_error(UsageError, *parts):
         merge_levels(("f.yaml", level))
 
@@ -136,7 +136,7 @@ def test_session_as_config_repeats_its_run_with_the_same_settings(tmp_path, flag
     session.parent.mkdir(parents=True)
     for path in (session, model):
         path.write_text(json.dumps(SESSION))
-    config = resolve_config(str(session), flags)  # the run was in another folder
+    config = resolve_config(str(session), flags)  # the run of this session was in ``tmp_path``
     expected |= {"model": str(model)}
     assert {name: config.value(name) for name in expected} == expected
 
@@ -174,7 +174,7 @@ def test_device_accepts_numbers_and_aliases(given, device):
     assert resolve_config(None, {"device": given}).runtime.device == device
 
 
-def test_default_of_every_number_is_within_its_limits():
+def test_default_of_every_numeric_option_is_within_its_limits():
     for _, leaf in options():
         if str(leaf.type).partition(" ")[0] in ("int", "float"):
             low, high = leaf.metadata["at_least"], leaf.metadata["at_most"]

@@ -1,5 +1,5 @@
-"""Conformance of every rule of ``audit``, including any added later: it fires on its bad example
-and not on its clean one."""
+"""Conformance of every rule of ``audit``, including any added later. A rule fires on its bad
+example, and not on its clean example."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_every_rule_states_problem_and_remedy() -> None:
         assert rule.cure.strip(), rule.id
 
 
-def test_every_file_of_the_folder_has_rules() -> None:
+def test_every_file_in_the_folder_of_rules_defines_a_rule() -> None:
     for file in FOLDER.glob("[!_]*.py"):
         assert "\n@" in file.read_text(), file.name
 

@@ -18,7 +18,7 @@ from tests.conftest import night
 from tests.networks import need_engine, open_network
 
 COMPUTING = [name for name in engines.names() if name != "null"]
-NETWORKS = [  # model, height, width: every stem, block and head that is supported
+NETWORKS = [  # model, height, width. Together they have every supported stem, block and head.
     ("yolov4-tiny-person-vehicle", 96, 64),
     ("yolov5n.yaml", 64, 96),
     ("yolov5s-5.0.yaml", 64, 96),
@@ -75,7 +75,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     model, height, width = request.param
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(np.random, "RandomState", FastRandom)
-        # Outputs for a probe picture decide the scale of weights. Here 2x2 cells are enough.
+        # The weights are scaled by the outputs for a probe picture. 2x2 cells are enough here.
         patch.setattr(yolo_network, "PROBE_CELLS", 2)
         network = open_network(model, random_seed=0, size=(height, width), batch=2)
     pictures = np.random.default_rng(0).integers(0, 256, (2, height, width, 3), np.uint8)

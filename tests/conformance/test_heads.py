@@ -1,4 +1,4 @@
-"""Conformance of the head of every layout in the table, including any added later."""
+"""Conformance of the head of every layout of ``layouts()``, including any added later."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def check_candidates(
     assert (candidates.scores >= np.float32(conf)).all()
     for output in outputs:
         for part in (candidates.boxes, candidates.scores, candidates.class_ids):
-            assert not np.shares_memory(part, output), "it is in memory that the engine overwrites"
+            assert not np.shares_memory(part, output), "the engine will overwrite this memory"
     return candidates
 
 
@@ -110,7 +110,7 @@ def check_rows(case: Case, conf: float) -> None:
     rows = case.dense(case.outputs)
     for output, copy in zip(case.outputs, before, strict=True):
         np.testing.assert_array_equal(output, copy, "the head changed the engine's outputs")
-        assert not np.shares_memory(rows, output), "it is in memory that the engine overwrites"
+        assert not np.shares_memory(rows, output), "the engine will overwrite this memory"
     assert rows.dtype == np.float32
     assert rows.shape[::2] == (1, 5 + CLASSES)
     scores = rows[0, :, 4:5] * rows[0, :, 5:]
@@ -139,7 +139,7 @@ def in_order(rows: np.ndarray) -> np.ndarray:
 
 
 def check_pixels(case: Case) -> None:
-    """Check that boxes are in network pixels: not all within one pixel, and not all far outside."""
+    """Check that boxes are in pixels of the input: spread over it, and rarely far outside."""
     boxes = check_candidates(case, 0.0).boxes
     assert np.ptp(boxes[:, ::2]) > WIDTH / 4
     assert np.ptp(boxes[:, 1::2]) > HEIGHT / 4
@@ -197,7 +197,7 @@ def test_layout_declares_all_that_is_needed(layout: Layout) -> None:
     if type(layout).in_graph is not Layout.in_graph:
         known = families().get(layout.usual_family)
         assert known, "in_graph needs a usual_family: the name of a file in cfg/families"
-        assert layout.name in known.layouts, f"add it to layouts: of {layout.usual_family}.yaml"
+        assert layout.name in known.layouts, f"{layout.usual_family}.yaml does not list the layout"
     listed = any(layout.name in known.layouts for known in families().values())
     assert bool(layout.shape) == listed, "a layout has a shape exactly if cfg/families lists it"
     for known in families().values():

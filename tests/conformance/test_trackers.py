@@ -25,7 +25,7 @@ def test_option_and_documentation_list_every_tracker() -> None:
 
 CROWD = [
     straight((100, 200), (60, 0)),
-    straight((700, 230), (-80, 0)),  # crosses the first object's path a little lower
+    straight((700, 230), (-80, 0)),  # passes the first object, 30 pixels lower
     straight((300, 420), (40, 10)),
     hidden(straight((150, 600), (70, 0)), 1.5, 2.0),
 ]
@@ -138,4 +138,4 @@ def test_memory_stays_flat(name: str) -> None:
         tracker.update(boxes, np.full(n, 0.9), np.zeros(n, np.int64), i / 30)
         most = max(most, len(tracker))
     assert tracker.begun > 500
-    assert most <= 10 * 12  # two seconds have 12 sets of 10 boxes
+    assert most <= 10 * 12  # the last two seconds had 12 sets of 10 boxes

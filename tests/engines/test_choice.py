@@ -85,7 +85,7 @@ def test_auto_prefers_an_engine_that_can_use_the_gpu(
         (None, True),
     ],
 )
-def test_torch_build_is_read_from_its_version_file(monkeypatch, tmp_path, versions, built):
+def test_version_file_tells_whether_torch_is_built_for_cuda(monkeypatch, tmp_path, versions, built):
     from detector.core.engines.torch import abilities
 
     if versions is not None:

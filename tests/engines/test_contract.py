@@ -101,7 +101,7 @@ def test_choosing_an_engine_imports_little_of_other_engines():
 
 @pytest.mark.slow
 def test_new_file_becomes_an_engine(tmp_path):
-    """The help, doctor, errors and conformance tests list the engine without any other edit."""
+    """The help, ``doctor``, errors and conformance tests know the engine without any other edit."""
     env = with_engines(tmp_path, "newcomer")
     help_text = " ".join(
         detect_video_anew("detect", "--help", cwd=tmp_path, env=env).stdout.split()

@@ -130,7 +130,7 @@ def test_compiled_model_is_kept_and_reused_unless_changed(gpu, prepare, monkeypa
     assert "libigdrcl.so" in other.notes[0]
 
 
-def test_error_for_an_unloadable_model_names_file_and_remedy(gpu, prepare):
+def test_error_for_an_unloadable_model_contains_its_path_and_the_remedy(gpu, prepare):
     ready = prepare()
     Path(ready.artefact.path).write_bytes(b"not a model")  # changed after its content was checked
     with pytest.raises(EngineError, match=r"failed to load .*\.blob.* cache=0: ") as caught:
@@ -148,7 +148,7 @@ def test_error_for_an_unloadable_model_names_file_and_remedy(gpu, prepare):
         ("gpu", {"cache": "2"}, None),
     ],
 )
-def test_compiled_models_are_kept_for_gpus(device, own, kept):
+def test_compiled_models_are_kept_for_gpus_or_if_requested(device, own, kept):
     options, is_wanted = EngineOptions(device=device, own=own), OpenvinoEngine.artefact.is_wanted
     if kept is None:
         with pytest.raises(UsageError, match=r"--engine-options cache="):
@@ -213,7 +213,7 @@ def test_executed_type_is_read_from_the_compiled_model(precision, hint, actual, 
 
 
 @pytest.mark.parametrize("kind", ["gpu", "npu"])
-def test_error_for_a_missing_device_names_what_to_install(tmp_path, monkeypatch, kind):
+def test_error_for_a_missing_device_says_what_to_install(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(hardware, "DEV", tmp_path / "dev")
     monkeypatch.setattr(hardware, "SYS", tmp_path / "sys")
     about = hardware.KINDS[kind]
@@ -254,7 +254,7 @@ def test_error_for_an_unsupported_device_gives_advice(name, device, error, messa
 
 
 @pytest.mark.slow
-def test_run_and_report_name_the_device(gpu, tmp_path):
+def test_run_and_report_show_the_device_name(gpu, tmp_path):
     flags = {"device": "gpu", "engine": "openvino", "precision": "fp32", "frames": 3}
     where = {"output": f"{tmp_path}/", "run_dir": f"{tmp_path}/run", "engines_dir": f"{tmp_path}/e"}
     config = resolve_config(None, {**flags, **where, "no_video": True})

@@ -126,7 +126,7 @@ def conv(given, made):
 
 
 def test_pairs_between_a_convolution_and_its_activation_are_removed():
-    """SiLU is two nodes, Sigmoid and Mul. Only the pair that the next convolution reads is kept."""
+    """SiLU is the nodes Sigmoid and Mul. Of the pairs around them, only that after Mul is kept."""
     quantised_tensors, after = remaining(
         pair("x"),
         conv("x_dq", "c"),
@@ -172,7 +172,7 @@ def test_openvino_fuses_a_convolution_and_its_activation(tmp_path):
         layers = engine.execution()
         engine.requests[0].slot[:] = pictures(network, 9)
         engine.requests[0].infer(1)
-    # Layer "1" has no activation: OpenVINO removes its Relu, since u8 has no negative values.
+    # Layer "1" is left out: OpenVINO removes its Relu, since u8 has no negative values.
     for name in ("0", "4"):
         [layer] = [layer for layer in layers if f"{name}.conv" in layer.nodes]
         assert f"{name}.act" in layer.nodes

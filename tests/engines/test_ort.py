@@ -129,7 +129,7 @@ def test_missing_cuda_is_noted_only_if_there_is_a_gpu(without_cuda, monkeypatch,
 
 
 def patch_session(monkeypatch, providers_of):
-    """Let sessions report ``providers_of(requested)``. If the call raises, no session opens."""
+    """Give sessions the providers ``providers_of(requested)``. If it raises, no session opens."""
     real = onnxruntime.InferenceSession
 
     def session(source, settings, providers, enable_fallback, disabled_optimizers):
@@ -170,7 +170,7 @@ def test_cuda_failure_raises_unless_auto_uses_the_cpu(with_cuda, monkeypatch, an
 
 
 class FakeOrtValue:
-    """An OrtValue with its own memory, which only update_inplace changes after creation."""
+    """An OrtValue with its own memory: a copy of the slot, which only update_inplace renews."""
 
     instances: list[FakeOrtValue] = []  # noqa: RUF012
 
@@ -183,7 +183,7 @@ class FakeOrtValue:
 
 
 def test_gpu_request_uploads_its_own_slot_before_it_runs(with_cuda, monkeypatch):
-    """With a fake session and fake memory, the network reads what was uploaded, not the slot."""
+    """The network runs on the CPU, but reads what was uploaded to a FakeOrtValue, not the slot."""
     patch_session(monkeypatch, lambda names: names)
     monkeypatch.setattr(FakeOrtValue, "instances", [])
     monkeypatch.setattr(onnxruntime.OrtValue, "ortvalue_from_numpy", FakeOrtValue)

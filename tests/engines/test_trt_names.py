@@ -1,4 +1,4 @@
-"""Check that the real libraries have every name that the engine trt uses from them.
+"""Check that the real libraries have every name that the engine ``trt`` uses from them.
 
 TensorRT's real bindings are imported with stubs in place of the libraries that they load
 (tests/fakes/bindings.py). cuda-python's wheel is used unchanged.
@@ -185,7 +185,7 @@ def test_real_bindings_have_every_name_that_the_engine_uses(tmp_path, major):
     result = json.loads(done.stdout)
     assert result["version"].startswith(f"{major}.")
     assert result["missing"] == []
-    for owner, docs in result["docs"].items():  # one fake replaces all versions, so they must agree
+    for owner, docs in result["docs"].items():  # one fake is for all versions, so these must agree
         for name, doc in docs.items():
             real = overloads(resolve(rtx(), f"{owner}.{name}").__doc__)
             assert real & overloads(doc) or not real, f"{owner}.{name}"
@@ -227,7 +227,7 @@ def test_fake_functions_have_the_arguments_of_cuda_python(tmp_path):
         if callable(call)
     }
     ours = {name: arguments for name, arguments in ours.items() if name.startswith("cuda")}
-    ours["cudaMalloc"] = ["size"]  # the fake's decorator hides its parameters
+    ours["cudaMalloc"] = ["size"]  # the decorator of the fake hides its parameters
     done = subprocess.run(
         [sys.executable, "-c", SIGNATURES],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},

@@ -52,7 +52,7 @@ def test_replaced_clip_is_read_to_its_end_and_noted(tmp_path: Path, decoder: str
     assert any("replaced" in note for note in result.summary.notes)
 
 
-def test_name_to_open_is_valid_until_all_blocks_that_hold_the_file_end(tmp_path: Path) -> None:
+def test_name_to_open_stays_valid_while_any_block_holds_the_file(tmp_path: Path) -> None:
     """An inner block may make the name, and end before the outer block uses the name."""
     clip = write_video(tmp_path / "in.mp4", 9)
     with hold(str(clip)) as held:

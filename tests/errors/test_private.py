@@ -34,7 +34,7 @@ def fails(call: Callable[..., object], *arguments: object) -> bool:
 
 
 def open_files_in(folder: Path) -> list[str]:
-    """Return the open files in the folder. Other threads would change the count of all files."""
+    """Return the open files in the folder. Other threads may open and close files elsewhere."""
     targets = []
     for number in os.listdir("/proc/self/fd"):
         with suppress(OSError):  # the file was just closed

@@ -113,7 +113,7 @@ def test_addresses_compare_by_their_whole_text() -> None:
     assert len({one, Address("rtsp://a:Pa55word@cam/s")}) == 1
 
 
-def test_errors_json_and_printable_text_hide_secrets() -> None:
+def test_error_and_json_document_and_printable_text_hide_secrets() -> None:
     keep_secret("Pa55word")
     assert printable("x Pa55word\x1b") == "x ***\\x1b"
     assert str(SourceError("401 for Pa55word")) == "401 for ***"

@@ -119,7 +119,7 @@ def test_failed_sync_of_the_content_leaves_no_file(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_failed_folder_sync_raises_unless_unsupported(tmp_path, monkeypatch):
+def test_failed_sync_of_a_folder_raises_unless_folders_cannot_be_synced(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", failing(errno.EIO, on_folders=True))
     with pytest.raises(OutputError, match="Input/output error"):
         write_whole(tmp_path / "x.json", b"whole")

@@ -141,7 +141,7 @@ class Stream:
 
 
 class Event:
-    """An event whose time is a number of ticks; ``ms_since``: ticks between two events."""
+    """An event whose time is a number of ticks. ``ms_since`` counts each tick as a millisecond."""
 
     def __init__(self) -> None:
         self.at: int | None = None

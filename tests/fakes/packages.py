@@ -1,8 +1,8 @@
-"""The parts of pycuda, cuda-python and torch.cuda that handle device memory, on the fake device.
+"""Fakes of pycuda, cuda-python and torch.cuda: the parts for device memory, on the fake device.
 
 The signatures are written by hand. For cuda-python and torch, a test compares the names with the
-real packages. pycuda cannot be imported without a driver, so its fake follows its documentation;
-real runs on a GPU check it.
+real packages. pycuda cannot be imported without a driver, so its fake follows the documentation of
+pycuda, and is checked by real runs on a GPU.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ def fake_cuda_python(  # noqa: C901
         "cuda": module("cuda", bindings=bindings),
         "cuda.bindings": bindings,
         "cuda.bindings.runtime": runtime,
-        "cuda.bindings.utils": utils,  # torch's CUDA builds import it since 2.15
+        "cuda.bindings.utils": utils,  # CUDA builds of torch since 2.15 import this
     }
 
 

@@ -1,9 +1,9 @@
 """The layers of a fake plan, in the JSON of the engine inspector of TensorRT 10 or 11.
 
-The JSON has the form of real listings. Names are joined by " + ". "Metadata" has the graph's nodes
-between control characters. Copies that TensorRT inserts have an empty "Metadata", and a name that
-contains another layer's name. Each Q or DQ is a layer "Reformat" of origin "QDQ", unless an integer
-kernel includes it.
+The JSON has the form of real listings. A layer's name is the names of its nodes, joined by " + ".
+"Metadata" has the nodes, separated by control characters. Copies that TensorRT inserts have an
+empty "Metadata", and a name that contains another layer's name. Each Q or DQ is a layer "Reformat"
+of origin "QDQ", unless it is fused into another layer.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def layers_of(engine: Any) -> list[dict[str, Any]]:
 
 
 def _fused(model: Any, int8_kernels: bool) -> Iterator[list[Any]]:
-    """Yield the nodes of each layer: one node, or a convolution with its weights' DQ, the
-    activation after it, and with integer kernels the Q and DQ around it."""
+    """Yield the nodes of each layer: one node, or a convolution with the DQ of its weights and the
+    activation after it. With integer kernels, the DQ before and the Q after join this layer."""
     constants = {tensor.name for tensor in model.graph.initializer}
     makers = {name: node for node in model.graph.node for name in node.output}
     readers: dict[str, list[Any]] = {info.name: [None] for info in model.graph.output}

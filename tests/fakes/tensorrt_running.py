@@ -140,7 +140,7 @@ class ICudaEngine:
         on_its_gpu(self)
         if runtime_config is not None:
             fake.strategies.append(runtime_config.cuda_graph_strategy.name)
-            if runtime_config._cache is not None:  # stores the kernels compiled for this GPU
+            if runtime_config._cache is not None:  # the cache keeps kernels compiled for this GPU
                 runtime_config._cache._data = repr(fake.gpu).encode()
         try:
             return self._trt.IExecutionContext(self, fake.device.allocate(self._context_bytes))
@@ -239,7 +239,7 @@ class IExecutionContext:
         return True
 
     def report_to_profiler(self) -> bool:
-        """Report the last run, unless it was reported at once. False: no profiler, or no run."""
+        """Report the last run if this is still due. Return False without a profiler or a run."""
         if self.profiler is None or (not self._timed and not self.enqueue_emits_profile):
             return False
         if not self.enqueue_emits_profile:
@@ -283,7 +283,7 @@ def _compute(context: Any, addresses: dict[str, int], handle: int) -> None:
 
 
 def _report(context: Any) -> None:
-    """Report the layer times of the last run; if the plan has no names, use numbers."""
+    """Report the times of the last run by layer. Layers of a plan without names get numbers."""
     engine, run = context._engine, context._timed.pop()
     context._timed.clear()
     for at, layer in enumerate(layers_of(engine)):

@@ -1,4 +1,4 @@
-"""Inputs of the recorded command lines. Each maker writes a file or folder with fixed pixels.
+"""Inputs of the recorded command lines. Each maker writes a file or folder with fixed content.
 
 The network ``dots.onnx`` returns three fixed boxes. It computes their scores from the picture's
 largest red, green and blue values, so the scores are equal on every CPU. The .mkv clips are

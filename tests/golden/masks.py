@@ -1,4 +1,4 @@
-"""Values that a recording must not contain, each with its reason.
+"""Masks for values in recordings that differ between runs or machines. Each has its reason.
 
 Kinds of masks for the value at a path (``rows.0.fps.inference``; ``*`` matches any parts):
 
@@ -81,7 +81,7 @@ MASKS = [
         "keys",
         "*.ratio_interval.* *.stage_cpu_ms gain_if_free *.gain_if_free *.waits *.wait_causes "
         "*.off_ms *.on_ms off_ms on_ms *.libraries cpu.libraries *.ms_by_bound ms_by_bound",
-        TIME + ": who waits for what differs every time",
+        TIME + "; what a thread waits for varies",
     ),
     Mask(
         "keys",
@@ -95,7 +95,7 @@ MASKS = [
     Mask("type", "what_if.rounds", "rounds are repeated while time is left"),
     Mask("keys", "fastest.*", "follows from the times"),
     Mask("each", "critical_path.stages", "the critical path lists the stages that cost time"),
-    Mask("each", "stages", "critical_path.stages, in passes/critical_path.json", only="profile"),
+    Mask("each", "stages", "the same as critical_path.stages", only="profile"),
     Mask(
         "may",
         "critical_path.frames frames",

@@ -50,7 +50,7 @@ def inputs(network) -> list[np.ndarray]:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Return a folder for plans of all TensorRT versions, and for the calibration (run once)."""
+    """Return a folder for the plans of all TensorRT versions, and for their shared calibration."""
     return tmp_path_factory.mktemp("built")
 
 
@@ -119,7 +119,7 @@ def test_onnx_runtime_gives_the_same_detections_for_the_same_graph(
 def test_each_mac_is_counted_once_in_the_precision_of_its_layer(
     monkeypatch, network, place, major, precision
 ):
-    """A convolution before an output is counted, although a Cast node has taken over its name."""
+    """The convolution before an output counts, although its name passed to the Cast after it."""
     install_fake_tensorrt(monkeypatch, major)
     ready = ready_for(network, precision, place)
     with engines.open("trt", ready.network, ready.options) as engine:
@@ -166,7 +166,7 @@ def test_precision_without_effect_is_reported(
 ):
     """TensorRT may find no kernel of the requested precision, or none that is faster."""
     machine = install_fake_tensorrt(monkeypatch, major)
-    ready = ready_for(network, precision, place)  # the calibration is reused, but not the plan
+    ready = ready_for(network, precision, place)  # reuses the calibration; the plan below is new
     setattr(machine.fake, lacking, False)
     with engines.open(
         "trt", ready.network, EngineOptions(precision=precision, requests=1)

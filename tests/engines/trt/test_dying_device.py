@@ -162,7 +162,7 @@ def test_failure_while_closing_keeps_all_frames(tmp_path, monkeypatch, plans, pa
 
 
 @pytest.mark.parametrize(("package", "name"), rows(OPENING))
-def test_failure_while_opening_names_the_call(tmp_path, monkeypatch, plans, package, name):
+def test_error_while_opening_says_which_call_failed(tmp_path, monkeypatch, plans, package, name):
     machine(monkeypatch, package, name, armed=True)
     with pytest.raises(EngineError, match=f"(?i){name.rpartition('.')[2]}") as caught:
         run(tmp_path, package, plans)

@@ -102,7 +102,7 @@ def test_profiled_run_is_started_without_waiting_for_it(tensorrt, monkeypatch):
         ("NONE", "its layers have only numbers as names, and the executed precision is unknown"),
     ],
 )
-def test_layer_times_of_a_foreign_plan_show_its_details(tensorrt, tmp_path, verbosity, note):
+def test_layer_times_show_what_details_a_foreign_plan_has(tensorrt, tmp_path, verbosity, note):
     (tmp_path / "x.cfg").write_text((CHECKOUT / "cfg/darknet/street.cfg").read_text())
     network = open_network("street", size=(64, 96))
     file = tmp_path / "x.engine"
@@ -126,7 +126,7 @@ def test_layer_times_of_a_foreign_plan_show_its_details(tensorrt, tmp_path, verb
         assert timed.notes[1].startswith(f"{file} was built without")
 
 
-def test_note_on_own_plans_without_details_names_the_option(tensorrt):
+def test_note_on_our_plan_without_details_contains_the_option(tensorrt):
     timed = times_of(plus_one(), own={"detailed": "0"})
     assert "detailed=0" in timed.notes[1]
     assert timed.layers[-1].nodes == ("1.conv",)

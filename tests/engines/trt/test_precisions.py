@@ -79,7 +79,7 @@ def test_node_in_several_layers_counts_only_in_the_first_that_computes():
 
 
 def test_foreign_plan_keeps_the_names_of_its_nodes():
-    """We have no graph with the names. Other exporters' names contain slashes and brackets."""
+    """Without a graph, all names are kept. Names of other exporters have slashes and brackets."""
     kept = "[ONNX Layer: /model.22/cv2.0/Conv]\x1f[ONNX Layer: /act[1]/Mul]"
     [row] = layers_of({"Layers": [layer("x", Metadata=kept)]}, None)
     assert row.nodes == ("/model.22/cv2.0/Conv", "/act[1]/Mul")
