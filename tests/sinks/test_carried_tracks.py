@@ -10,6 +10,7 @@ from probing import probe
 
 from detector.core.config.levels import resolve_config
 from detector.core.run.detect import detect
+from detector.core.sinks.video.file import VideoFile
 from tests.sources.clips import standard_input
 from tests.sources.oddities import ffmpeg
 
@@ -152,6 +153,28 @@ def test_tracks_and_tags_that_a_format_cannot_hold_are_noted(folder: Path, tmp_p
     assert [track[:2] for track in tracks(tmp_path / "a.ts")] == [("aac", "fra"), ("aac", "eng")]
     (note,) = [note for note in notes if "of the source" in note]
     assert set(TAGS) <= set(note.replace(",", "").split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("most", "note"),
+    [
+        (1, "only a sound track (opus, fra) was copied: .mkv refused all tracks together"),
+        (0, "no other track could be copied: refused"),
+    ],
+)
+def test_tracks_that_a_file_refuses_are_noted(most, note, folder, tmp_path, monkeypatch) -> None:
+    begin_file = VideoFile._begin_file
+
+    def begin_with_few(file: VideoFile, frame: object, tracks: int | None) -> None:
+        begin_file(file, frame, tracks)
+        if tracks is None or tracks > most:
+            raise ValueError("refused")
+
+    monkeypatch.setattr(VideoFile, "_begin_file", begin_with_few)
+    assert note in run(folder / "two.mkv", tmp_path / "a.mkv")
+    assert len(tracks(tmp_path / "a.mkv")) == most
+    assert len(packet_times(tmp_path / "a.mkv", "video")[0]) == 25 * SECONDS
 
 
 @pytest.mark.slow

@@ -104,8 +104,8 @@ def _list_runs(document: NsysDocument) -> Iterator[Table | str]:
         yield f"the tables are of run {document.run}; --nsys-run N shows another"
     for at, run in runs:
         if run.outside:
-            which = f"{counted(run.ranges, 'range')} of process {run.process}"
-            where = "are outside every run, as calls of detector(picture) are"
+            which = f"process {run.process} has {counted(run.ranges, 'range')}"
+            where = "outside every run, as calls of detector(picture) are"
             yield f"note: {which} {where}; --nsys-run {at} shows them"
     if cut:
         yield f"note: {counted(cut, 'range', 'is')} omitted, since the recording ended first"

@@ -139,7 +139,7 @@ class VideoFile:
                 with suppress(*BROKEN):
                     self.close()
                 if most is not None:
-                    self.notes.append(f"the audio could not be copied: {error}")
+                    self.notes.append(f"no other track could be copied: {error}")
 
     def _begin_file(self, frame: Frame, most: int | None) -> None:
         """Open the file. ``most``: limit of tracks other than the video; None: no limit."""

@@ -57,7 +57,11 @@ class CarriedTracks:
                 self._container = av.open(**how_to_open(info.path), **bad_tags())
                 kinds = self._container.streams
                 streams = [*kinds.audio, *kinds.subtitles, *filter(is_data, kinds.data)]
-            chosen = self._choose(streams, rules, suffix)[:most]
+            chosen = self._choose(streams, rules, suffix)
+            if most is not None and len(chosen) > most:
+                kept = describe(chosen[0])
+                self.notes.append(f"only {kept} was copied: {suffix} refused all tracks together")
+                chosen = chosen[:most]
             if not info.tracks:
                 feeds = self._read(info, chosen, start)
             self._carry(chosen, feeds, output, start, rules, preroll)
@@ -221,7 +225,7 @@ def _is_supported_data(data: Any) -> bool:
 
 def describe(stream: Any) -> str:
     """Describe a track for messages: its kind, codec, language and title."""
-    what = "a sound track" if stream.type == "audio" else "a subtitle track"
+    what = f"a {stream.type.replace('audio', 'sound')} track"
     words = [_name_codec(stream), stream.metadata.get("language", ""), read_title(stream)]
     return f"{what} ({', '.join(filter(None, words))})"
 
