@@ -1,4 +1,4 @@
-"""In steady state, preprocess and annotate allocate no numpy buffer above 64 KB per frame."""
+"""After the first frames, preprocess and annotate allocate no large numpy buffer."""
 
 import numpy as np
 import pytest
@@ -36,5 +36,5 @@ def test_annotate_allocates_no_large_buffer():
         np.arange(50) % 3,
         ("a", "b", "c"),
     )
-    # Fifty labels need many small buffers, at most 256 KB in all. No single buffer is above 64 KB.
+    # Fifty labels need many small buffers, so the limit here is 256 KB for all buffers together.
     assert growth(lambda: annotate(image, detections)) < 4 * LIMIT_BYTES

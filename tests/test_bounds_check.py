@@ -17,7 +17,7 @@ NOT_PINNED = {
     "tensorrt": "its libraries need a GPU; tests take the bindings that scripts/set_up.sh names",
     "cuda-python": "needs a GPU; tests take the wheel that scripts/set_up.sh names",
     "pycuda": "is compiled against CUDA where it is installed",
-    "atheris": "for scripts/attack --guided alone, outside the tests",
+    "atheris": "only scripts/attack --guided needs it; no test does",
 }
 
 

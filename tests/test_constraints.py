@@ -1,4 +1,4 @@
-"""constraints.txt with hashes, and the audit of its versions, without a network."""
+"""Each pin of constraints.txt has hashes. The audit of the pins is tested with a fake PyPI."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def audit() -> ModuleType:
 
 
 def test_each_pin_has_hashes(audit):
-    """``scripts/audit_pins --hashes`` writes the hashes again whenever a pin changes."""
+    """If this fails after a pin has changed, run ``scripts/audit_pins --hashes``."""
     text = (CHECKOUT / "constraints-hashed.txt").read_text()
     pins = audit.read_pins(CHECKOUT / "constraints.txt")
     hashed = audit.read_pins(CHECKOUT / "constraints-hashed.txt")
@@ -36,7 +36,7 @@ def test_each_pin_has_hashes(audit):
 
 
 def pages(known: list[dict[str, Any]], newest: str, all_versions: bool) -> Any:
-    """Return a fake PyPI, or a mirror that knows only the newest version."""
+    """Return a fake of ``_get`` for PyPI, or for a mirror that has only the newest version."""
     document = {"info": {"version": newest}, "vulnerabilities": known}
 
     def get(address: str) -> dict[str, Any] | None:
@@ -67,7 +67,7 @@ def test_report_of_a_pin_depends_on_the_answer_of_pypi(
     assert message in capsys.readouterr().out
 
 
-def test_pin_without_an_answer_from_pypi_exits_3(audit, monkeypatch, capsys):
+def test_status_is_3_if_pypi_does_not_answer(audit, monkeypatch, capsys):
     monkeypatch.setattr(audit, "_get", lambda address: None)
     assert audit.report([audit.ask_pypi("thing", "2.0")]) == 3
     assert "thing==2.0" in capsys.readouterr().out

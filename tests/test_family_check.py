@@ -41,7 +41,7 @@ def test_boxes_are_matched_by_place_score_and_class(script, ours, matched, pixel
 
 
 def test_requirements_of_each_family_exist(script):
-    """The requirements are read from the script's text, since running it would need them."""
+    """The requirements are read as text: a family's script cannot run before they are installed."""
     scripts = script.scripts()
     assert {"detr", "rf_detr", "torch_vision", "effdet"} <= set(scripts)
     assert "result" not in scripts

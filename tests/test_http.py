@@ -1,4 +1,4 @@
-"""HTTP that urllib3 leaves to us: where logins may go, redirects, endless headers, proxies."""
+"""What urllib3 leaves to us: where logins may go, redirects, endless headers, proxies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ SENT_LOGIN = "me:S3cret:Pw/ä"
 
 @pytest.mark.parametrize("block", [b"X-Endless: ", b"HTTP/1.1 100 Continue\r\n\r\n"])
 def test_endless_response_headers_time_out(block):
-    """A read timeout starts again at each byte. If we hang up, http.client accepts the cut head."""
+    """A read timeout does not help, because it restarts at each byte. If we only hung up,
+    http.client would accept the headers received so far."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def trickle():

@@ -23,7 +23,7 @@ def detections_of(*rows: tuple[str, float, int]) -> Detections:
 
 
 def count_crossings(a_below: Detections, b_below: Detections) -> int:
-    """Count crossings of the threshold 0.25. The lists also have boxes below it, best first."""
+    """Count crossings of the threshold 0.25. Both arguments include boxes below it, best first."""
     above = [detections_of(*rows_above(one)) for one in (a_below, b_below)]
     return crossings([above[0]], [above[1]], [a_below], [b_below])
 
@@ -52,10 +52,10 @@ def test_match_above_the_threshold_and_missing_match_are_not_crossings():
     )
     assert count_crossings(detections_of(("a", 0.9, 0)), detections_of()) == 0
     assert count_crossings(detections_of(("a", 0.9, 0)), detections_of(("b", 0.1, 0))) == 0, (
-        "a box elsewhere matched"
+        "a box elsewhere is no match"
     )
     assert count_crossings(detections_of(("a", 0.9, 0)), detections_of(("a", 0.1, 1))) == 0, (
-        "a box of another class matched"
+        "a box of another class is no match"
     )
     assert count_crossings(detections_of(), detections_of()) == 0
 

@@ -26,7 +26,7 @@ def jobs(workflow: str) -> dict[str, Any]:
     return dict(yaml.safe_load(text_of(f".github/workflows/{workflow}.yml"))["jobs"])
 
 
-def test_setup_and_workflow_name_the_same_pythons():
+def test_setup_and_workflow_have_the_same_pythons():
     named = re.findall(r"Python :: (3\.\d+)", text_of("setup.py"))
     assert f'python_requires=">={named[0]}"' in text_of("setup.py")
     assert jobs("test")["tests"]["strategy"]["matrix"]["python"] == named

@@ -21,7 +21,7 @@ from tests.conftest import CHECKOUT
 
 pytestmark = pytest.mark.slow
 
-# Each block begins with NEW FILE < FILE TO COPY, or with a file to edit. Then: OLD => NEW.
+# A block begins with NEW FILE < FILE TO COPY, or a file to edit. Each other line: OLD => NEW.
 EDITS = r"""
 detector/core/sinks/tallies.py < detector/core/sinks/csv.py
     class CsvSink => class TalliesSink

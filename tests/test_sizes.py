@@ -30,7 +30,7 @@ def numbers(commit: str) -> dict[tuple[str, str], int]:
     return {(kind, name): size for kind, rows in kinds.items() for name, size in rows.items()}
 
 
-def test_commits_that_raise_a_budget_name_an_issue() -> None:
+def test_commits_that_raise_a_budget_mention_an_issue() -> None:
     """Only commits after the one that added this test are checked."""
     added = git("log", "-Sdef test_commits_that_raise", "--format=%H", "--", "tests/test_sizes.py")
     if not added:

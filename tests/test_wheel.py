@@ -19,10 +19,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Make a folder of installed packages: the wheel's files, and links to all libraries that are
-    installed here, without the project itself. A type checker finds installed packages there."""
+    """Make a site-packages folder, in which type checkers look for packages. It has the wheel's
+    files, and links to all packages that are installed here except the project itself."""
     folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"  # a copy, since setuptools leaves a build folder in it
+    source = folder / "source"  # a copy, since setuptools leaves a build folder in the source
     ignored = shutil.ignore_patterns(
         ".*", "build", "runs", "*.onnx", "*-detected*", "__pycache__", "*.egg-info"
     )
@@ -97,7 +97,7 @@ CHECKERS = {
 def test_type_checker_reports_only_the_wrong_calls(site, tmp_path, checker):
     """The checker reads README's example and ``CALLS``."""
     if find_spec(checker) is None or (checker == "pyright" and shutil.which("node") is None):
-        pytest.skip(f"machine: {checker} cannot run: it, or node for it, is not installed")
+        pytest.skip(f"machine: {checker} is not installed, or it needs node")
     readme = "".join(re.findall(r"```python\n(.*?)```", (CHECKOUT / "README.md").read_text(), re.S))
     head = ["import detector", "from PIL import Image", "from detector import Detector"]
     (tmp_path / "readme.py").write_text(readme)
@@ -111,7 +111,7 @@ def test_type_checker_reports_only_the_wrong_calls(site, tmp_path, checker):
 
 
 def test_editable_install_is_a_path_file(tmp_path):
-    """For packages in several folders, setuptools uses import finders; type checkers run none."""
+    """For packages in several folders, setuptools adds an import finder. Type checkers skip it."""
     source = tmp_path / "source"
     source.mkdir()
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE"):

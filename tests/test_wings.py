@@ -30,7 +30,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def run(copy: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run the copy of detect-video. -P: the current folder is not searched for another one."""
+    """Run the copied detect-video. ``-P``: Python does not import from the current folder."""
     command = [sys.executable, "-P", "-c", RUN, str(copy / "at"), *words]
     return subprocess.run(command, cwd=copy, capture_output=True, text=True)
 

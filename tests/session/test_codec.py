@@ -1,4 +1,4 @@
-"""Documents round-trip with any text and numbers; files that could harm us are refused."""
+"""Any text round-trips. Unsafe files, deep nesting and numbers out of range are refused."""
 
 from __future__ import annotations
 

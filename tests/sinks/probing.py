@@ -31,7 +31,7 @@ def make_info(path: str = "in.mp4", **changes: Any) -> SourceInfo:
 def make_frame(
     index: int, pts: int | None = None, size: tuple[int, int] = (48, 64), **changes: Any
 ) -> Frame:
-    """Return a grey frame. Its brightness encodes the index, in 16 levels that survive encoding."""
+    """Return a grey frame. Its brightness tells the index modulo 16, even after lossy encoding."""
     pts = index * 512 if pts is None else pts
     image = np.full((*size, 3), brightness(index), np.uint8)
     return Frame(index, pts, pts / 12800, image, **changes)
@@ -72,7 +72,7 @@ class FinishedZones:
 
 
 def with_scene(detections: Detections, i: int) -> Detections:
-    """Add a line that the first object crosses at frame ``i``, and the count of this frame."""
+    """Return detections with a scene: the object crosses a line at frame ``i``, and is counted."""
     event = ZoneEvent(i / 25, "gate", "crosses", "in", "person", i + 1, 16.0, 41.0)
     count = ZoneCount(i / 25, (i + 1) / 25, "gate", "person", {"in": 1, "out": 0}, None, None)
     scene = Scene((), (event,), (count,), FinishedZones())
@@ -80,7 +80,7 @@ def with_scene(detections: Detections, i: int) -> Detections:
 
 
 def write_clip(path: Path, frames: int = 3) -> Path:
-    """Write a clip of the frames of ``make_frame``: 64x48, 25 frames per second."""
+    """Write frames of ``make_frame`` as a clip (64x48, 25 per second), unless the file exists."""
     if path.exists():
         return path
     with av.open(str(path), "w") as container:

@@ -32,7 +32,7 @@ def choose(detected: set[int], lead: str, frames: int = 30) -> list[tuple[int, b
     for i in range(frames):
         image[:] = i
         for frame, gap in chosen.take(Frame(i, i, i / 25, image), i in detected):
-            assert (frame.image == frame.index).all()  # a copy, as the buffer is reused
+            assert (frame.image == frame.index).all()  # not overwritten: held frames are copies
             written.append((frame.index, gap))
     return written
 
@@ -96,7 +96,7 @@ def test_clips_follow_each_other_without_a_gap(suffix: str, tmp_path: Path) -> N
     assert means == pytest.approx([brightness(i) for i in expected], abs=4)
 
 
-def test_clips_without_detections_write_no_file(tmp_path: Path) -> None:
+def test_no_video_is_written_without_detections(tmp_path: Path) -> None:
     sink = write_clips(tmp_path / "x.mp4", set())
     assert sink.close() is None
     assert len(sink.notes) == 1

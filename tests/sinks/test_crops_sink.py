@@ -1,4 +1,4 @@
-"""Crops: their names and content. They show no drawn box, and blurred objects only blurred."""
+"""The names and content of crops. A crop has no drawn box, and is blurred if its class is."""
 
 from pathlib import Path
 
@@ -97,7 +97,7 @@ def test_classes_with_similar_names_have_separate_folders(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_crops_of_a_run_show_no_boxes_and_a_blurred_class_only_blurred(tmp_path: Path) -> None:
+def test_crops_of_a_run_have_no_boxes_and_are_blurred_if_their_class_is(tmp_path: Path) -> None:
     def run(name: str, save: tuple[str, ...], **options: object) -> Path:
         folder = tmp_path / name
         settings = {"engine": "ort", "frames": 2, "save": save, "output": f"{folder}/", **options}

@@ -46,7 +46,7 @@ def test_player_rows_equal_jsonl(tmp_path: Path) -> None:
     ]
 
 
-def test_page_links_the_video_relative_to_itself(tmp_path: Path) -> None:
+def test_page_has_a_relative_link_to_the_video(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     save(tmp_path / 'a 100% "#?.mp4', tmp_path / "out" / "x.html")
     about = json.loads(part(tmp_path / "out" / "x.html", "about"))
@@ -54,7 +54,7 @@ def test_page_links_the_video_relative_to_itself(tmp_path: Path) -> None:
     assert about["name"] == 'a 100% "#?.mp4'
 
 
-def test_names_cannot_end_the_script(tmp_path: Path) -> None:
+def test_names_cannot_close_the_script_element(tmp_path: Path) -> None:
     save(tmp_path / "in<script>.mp4", tmp_path / "x.html", HOSTILE)
     text = (tmp_path / "x.html").read_text()
     assert text.count("<script") == text.count("</script>") == 3
@@ -62,7 +62,7 @@ def test_names_cannot_end_the_script(tmp_path: Path) -> None:
     assert "default-src 'none'" in text
 
 
-def test_rows_of_empty_frames_are_kept_despite_only_detections(tmp_path: Path) -> None:
+def test_option_only_detections_keeps_rows_of_empty_frames(tmp_path: Path) -> None:
     sink = open_sink(
         "player", tmp_path / "x.html", {"only_detections": True}, path=str(tmp_path / "in.mp4")
     )
@@ -103,7 +103,7 @@ def test_browser_draws_the_boxes_of_the_displayed_picture(tmp_path: Path) -> Non
         browser.close()
 
 
-# Evaluates to the x of each drawn pixel in row 36 of the picture, which is below the labels.
+# Evaluates to the x of each drawn pixel in row 36 of the picture. This row is below the labels.
 DRAWN_COLUMNS = """(() => {
   const c = document.getElementById('canvas'), v = document.getElementById('video');
   const fit = Math.min(c.width / v.videoWidth, c.height / v.videoHeight);

@@ -122,7 +122,7 @@ for i in range(10**9):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["jsonl", "csv"])
-def test_kill_9_leaves_whole_lines(name: str, tmp_path: Path) -> None:
+def test_kill_9_cuts_at_most_the_last_line(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"out.{name}"
     code = KILLED.format(here=str(Path(__file__).parent), name=name, path=str(path))
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:

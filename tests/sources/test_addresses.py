@@ -70,7 +70,7 @@ def test_path_of_a_web_address_is_percent_decoded():
     assert parse_address("s3://host/a%2Fb.mp4").path == "host/a%2Fb.mp4"
 
 
-def test_storage_address_is_claimed_only_for_batch_jobs():
+def test_stored_source_claims_addresses_only_for_batch_jobs():
     from detector.core.sources.stored import StoredSource
     from detector.live.sources import LiveSource
 

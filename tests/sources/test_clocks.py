@@ -71,7 +71,7 @@ def test_note_converts_start_to_the_clock_of_the_source(tmp_path: Path) -> None:
     assert f"{begins:.3f} s: --start 0.400 s is {begins + 0.4:.3f}" in notes[0]
 
 
-def test_start_after_the_end_is_refused_with_the_end_in_both_clocks(clip: Path) -> None:
+def test_error_for_a_start_after_the_end_tells_the_end_in_both_clocks(clip: Path) -> None:
     with pytest.raises(SourceError) as caught:
         read(clip, "auto", "bgr", start="3601.5")
     assert "1.960 s" in str(caught.value)
@@ -100,10 +100,10 @@ def test_run_and_detector_read_the_same_window(clip: Path, tmp_path: Path) -> No
 H264, AAC = ("-c:v", "libx264", "-bf", "2"), ("-c:a", "aac")
 H265 = ("-c:v", "libx265", "-x265-params", "log-level=0:bframes=2")
 MPEG2, VP9 = ("-c:v", "mpeg2video", "-bf", "2"), ("-c:v", "libvpx-vp9", "-deadline", "realtime")
-JOINED = {  # two recordings: their encoders and the start times of their clocks
+JOINED = {  # file of two recordings -> encoder of both, and the start of each clock in seconds
     "same.ts": ((*H264, *AAC), 1, 0),
     "hevc.ts": ((*H265, *AAC), 1, 0),
-    "lower.ts": ((*H264, *AAC), 200, 0),  # FFmpeg assumes an overflow
+    "lower.ts": ((*H264, *AAC), 200, 0),  # FFmpeg takes the lower clock for an overflow
     "higher.ts": ((*MPEG2, "-c:a", "mp2"), 0, 3600),
     "same.mpg": ((*MPEG2, "-c:a", "mp2"), 1, 0),
     "same.webm": ((*VP9, "-c:a", "libopus"), 1, 0),

@@ -28,7 +28,7 @@ def refused(spec, **options):
 @pytest.mark.parametrize(
     "spec", ["0", "2", "/dev/video0", "rtsp://camera/stream", "http://host.invalid/mjpeg"]
 )
-def test_cameras_are_claimed(spec):
+def test_cameras_are_claimed_by_the_live_source(spec):
     assert sources.find_claiming(spec).__name__ == "LiveSource"
 
 

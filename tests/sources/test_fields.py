@@ -58,7 +58,7 @@ def test_sps_with_scaling_lists_is_read_completely():
     """An SPS of the High profile may have eight scaling lists. Each list here repeats one value."""
     head = Bits().u(8, 100).u(8, 0).u(8, 40).ue(0, 1, 0, 0).u(1, 0).u(1, 1)
     for _ in range(8):
-        head.u(1, 1).ue(0).ue(16)  # +0, then -8, which means: repeat the last value
+        head.u(1, 1).ue(0).ue(16)  # the deltas +0 and -8; -8 means: repeat the last value
     head.ue(5, 0, 0, 4).u(1, 0).ue(119, 33).u(1, 0).u(1, 1)
     slice_ = Bits().ue(0, 7, 0).u(9, 300).u(1, 1).u(1, 1)
     reader = FieldReader("h264", b"\0\0\1\x67" + head.close(), 0)

@@ -1,4 +1,4 @@
-"""Nasty clips, made here or real, compared with FFmpeg's counts and PyAV's timestamps."""
+"""Damaged or unusual clips, generated or real, have FFmpeg's number of frames and PyAV's pts."""
 
 import re
 import subprocess
@@ -49,7 +49,7 @@ def test_unreadable_clip_is_refused(clip, number, decoder, capfd):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", DAMAGED)
-def test_damaged_clip_is_read_like_ffmpeg(clip, number):
+def test_damaged_clip_yields_the_frames_that_ffmpeg_counts(clip, number):
     frames, source = read(clip(number))
     alone_frames, alone = read(clip(number), "av")
     assert pts_in(alone_frames) == pts_in(frames)
@@ -73,8 +73,8 @@ def test_damaged_clip_is_read_like_ffmpeg(clip, number):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", SMALL)
-def test_healthy_clip_is_equal_in_all_readers(clip, number):
-    """PyAV and cv2 agree to the last bit on rotation, odd sizes, 10 bits, grey and a new size."""
+def test_all_readers_return_equal_frames_of_a_healthy_clip(clip, number):
+    """PyAV and cv2 give equal pixels for rotation, odd sizes, 10 bits, grey and changing sizes."""
     frames, source = read(clip(number))
     assert len(frames) == WHOLE[number]
     assert pts_in(frames) == pts_of(clip(number))
@@ -136,7 +136,7 @@ print(n, re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
 @pytest.mark.slow
 @pytest.mark.parametrize("decoder", ["opencv", "av"])
 def test_huge_frames_are_not_kept(clip, decoder):
-    """A frame takes 200 MB as BGR and 100 MB as stored; the limit includes the decoder."""
+    """A frame takes 200 MB as BGR and 100 MB as decoded. The process may use 1.5 GB in all."""
     command = [sys.executable, "-c", MEMORY, str(clip(HUGE)), decoder]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     frames, kilobytes = map(int, done.stdout.split())

@@ -19,8 +19,8 @@ FRAMES = 24
     [
         (FRAMES, FRAMES - 1, 0, 0),
         (10, 9, 14, 14),  # the decoder stopped early
-        (10, None, 14, 14),  # the same, but pts jumped, so the last one is unknown
-        (10, FRAMES - 1, 14, 0),  # the decoder reached the end, but skipped some
+        (10, None, 14, 14),  # the same, but pts jumped, so the latest picture is unknown
+        (10, FRAMES - 1, 14, 0),  # the decoder reached the end, but skipped some pictures
         (20, FRAMES - 3, 4, 2),
     ],
 )

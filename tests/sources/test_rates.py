@@ -57,7 +57,7 @@ def test_rate_is_read_from_the_stream_header(suffix: str, rate: Fraction, tmp_pa
 def test_dv_rate_is_pal_or_ntsc(size: str, rate: Fraction, pixels: str, tmp_path: Path) -> None:
     path = make(tmp_path / "a.dv", Fraction(rate), "-c:v", "dvvideo", "-pix_fmt", pixels, size=size)
     with sources.open(str(path)) as source:
-        assert source.info.fps == rate  # FFmpeg reports 60000, the ticks of its clock
+        assert source.info.fps == rate  # FFmpeg reports 60000, its clock's ticks per second
         stamps = [frame.pts * source.info.time_base for frame in source]
     assert stamps == [number / Fraction(rate) for number in range(FRAMES)]
 

@@ -1,4 +1,4 @@
-"""Sparse decoding: frames that a stride skips are not decoded. Other frames stay the same."""
+"""Sparse decoding skips frames that no selected frame needs. Selected frames stay the same."""
 
 from pathlib import Path
 

@@ -68,7 +68,7 @@ def test_complaint_makes_a_packet_bad_or_its_picture_corrupt() -> None:
     assert decoder.final_counts() == (1, 3)
 
 
-def test_packets_at_an_open_gop_are_not_counted() -> None:
+def test_packets_at_an_open_gop_are_neither_bad_nor_corrupt() -> None:
     decoder = FakeDecoder()
     decoder.rule.at_open_gop = True
     decoder.send(shown=False)

@@ -62,7 +62,7 @@ CHOICES = [
     ("name", "tracks", "defaults", "expected", "decoder", "pixels"),
     [
         *((*choice, "auto", "bgr") for choice in CHOICES),
-        # Other readers share the code that chooses.
+        # The other readers choose the track with the same code, so one file is enough for each.
         (*CHOICES[0], "av", "bgr"),
         (*CHOICES[0], "auto", "yuv420p"),
     ],
@@ -136,7 +136,7 @@ def test_opencv_fails_if_it_would_read_another_track(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_detector_takes_a_video_track(folder: Path) -> None:
+def test_detector_accepts_option_video_track(folder: Path) -> None:
     path = str(mux(folder, "later.mkv", [SMALL, LARGE], "01"))
     for options, size in (({}, LARGE), ({"video_track": 1}, SMALL)):
         with Detector(engine="null", **options) as detector:

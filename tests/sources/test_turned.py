@@ -37,7 +37,7 @@ def stored() -> Image:
 
 
 def exif(orientation: int) -> bytes:
-    """Return a big-endian TIFF with the maker's name and, unless 0, the orientation."""
+    """Return a big-endian TIFF with the maker's name, and with the orientation unless it is 0."""
     entries = [b"\x01\x0f\0\x02\0\0\0\x04abc\0"]
     if orientation:
         entries.append(b"\x01\x12\0\x03\0\0\0\x01" + struct.pack(">HH", orientation, 0))
@@ -124,7 +124,7 @@ def test_animated_png_with_exif_is_read(tmp_path: Path) -> None:
     assert len(read(tmp_path / "a.apng")) == 2
 
 
-def test_picture_with_another_orientation_is_noted(tmp_path: Path) -> None:
+def test_change_of_orientation_within_a_video_is_noted(tmp_path: Path) -> None:
     (tmp_path / "0.jpg").write_bytes(jpeg(1))
     (tmp_path / "1.jpg").write_bytes(jpeg(6))
     ffmpeg("-framerate", "5", "-i", tmp_path / "%d.jpg", "-c", "copy", tmp_path / "mixed.avi")

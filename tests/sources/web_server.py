@@ -22,9 +22,9 @@ _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 @dataclass
 class Page:
-    """A response. ``length``: whether to state the length, or which lengths to state. ``cut``: byte
-    of the file at which sending stops, in the next ``cuts`` connections. ``silent``: such a
-    connection stays open until this event."""
+    """A response. ``length``: whether to state the length, or lengths to state. ``cut``: the server
+    stops at this byte of the file, in the next ``cuts`` connections. ``silent``: the server keeps
+    these connections open until this event."""
 
     data: bytes = b""
     kind: str = "application/octet-stream"
@@ -125,7 +125,7 @@ def basic(login: str) -> str:
 
 @contextmanager
 def web_server(certificate: Path | None = None) -> Iterator[WebServer]:
-    """Run a server, with TLS if a ``certificate`` of ``make_certificate`` is given."""
+    """Run a server, with TLS if there is a ``certificate`` (made by ``make_certificate``)."""
     server = WebServer()
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,4 +1,4 @@
-"""Classes are mapped before NMS."""
+"""Classes are mapped to groups before NMS."""
 
 import numpy as np
 
@@ -14,9 +14,8 @@ def dense(*rows):
 def test_box_yields_each_group_with_the_best_score_of_its_members():
     candidates = map_classes(dense([10, 10, 4, 6, 0.5, 0.8, 0.2, 0.6, 0.9]), 0.05, GROUPS)
     assert candidates.boxes.tolist() == [[8, 7, 12, 13]] * 2
-    assert (
-        candidates.scores.tolist() == np.float32([0.4, 0.3]).tolist()
-    )  # not the sum of car and truck
+    # The score of "vehicle" is not the sum of car and truck.
+    assert candidates.scores.tolist() == np.float32([0.4, 0.3]).tolist()
     assert candidates.class_ids.tolist() == [0, 1]  # the cow is in no group
 
 
@@ -42,6 +41,6 @@ def test_rows_with_nan_or_infinity_are_dropped():
     assert len(map_classes(rows, 0.001, GROUPS).scores) == 0
 
 
-def test_no_candidates_give_empty_arrays():
+def test_arrays_are_empty_without_candidates():
     candidates = map_classes(dense([10, 10, 4, 4, 0, 1, 1, 1, 1]), 0.001, GROUPS)
     assert (candidates.boxes.shape, candidates.class_ids.dtype) == ((0, 4), np.int64)

@@ -51,20 +51,20 @@ TABLE = [
     ([(0, 0, 10, 10, 0.8, 0), (0, 0, 10, 10, 0.9, 0)], {}, [1], "the better of two equal boxes"),
     ([(0, 0, 10, 10, 0.9, 0), (0, 0, 10, 10, 0.9, 0)], {}, [0], "a tie goes to the lower index"),
     ([(0, 0, 10, 10, 0.9, 0), (0, 0, 10, 10, 0.8, 1)], {}, [0, 1], "other classes do not suppress"),
-    ([(0, 0, 10, 10, 0.9, 0), (0, 0, 10, 10, 0.8, 1)], {"agnostic": True}, [0], "unless agnostic"),
+    ([(0, 0, 10, 10, 0.9, 0), (0, 0, 10, 10, 0.8, 1)], {"agnostic": True}, [0], "agnostic NMS"),
     (
         [(0, 0, 10, 10, 0.9, 0), (0, 0, 10, 5, 0.8, 0)],
         {"iou": 0.5},
         [0, 1],
         "a box whose IoU equals the threshold is kept",
     ),
-    ([(0, 0, 10, 10, 0.9, 0), (0, 0, 10, 5, 0.8, 0)], {"iou": 0.49}, [0], "above it, removed"),
-    # B is suppressed by A, so it cannot suppress C
+    ([(0, 0, 10, 10, 0.9, 0), (0, 0, 10, 5, 0.8, 0)], {"iou": 0.49}, [0], "IoU above threshold"),
+    # The boxes A, B and C: A suppresses B, so B cannot suppress C.
     (
         [(0, 0, 10, 10, 0.9, 0), (4, 0, 14, 10, 0.8, 0), (8, 0, 18, 10, 0.7, 0)],
         {"iou": 0.3},
         [0, 2],
-        "a chain",
+        "a suppressed box suppresses nothing",
     ),
     ([(5, 5, 5, 5, 0.9, 0), (5, 5, 5, 5, 0.8, 0)], {}, [0, 1], "empty boxes overlap nothing"),
     (
@@ -73,7 +73,7 @@ TABLE = [
         [1],
         "only the requested classes are kept",
     ),
-    # dropped before NMS: the better box of an unwanted class suppresses nothing
+    # The better box is dropped before NMS, as its class is unwanted, so it suppresses nothing.
     (
         [(0, 0, 9, 9, 0.9, 0), (0, 0, 9, 9, 0.8, 1)],
         {"classes": [1], "agnostic": True},

@@ -51,7 +51,7 @@ def test_tile_is_letterboxed_like_the_cropped_picture(geometry, make):
         assert (row == expected).all()
 
 
-def test_cut_out_part_is_a_view():
+def test_cut_out_returns_a_view():
     image = smooth(90, 160)
     assert np.shares_memory(cut_out(image, Region(10, 20, 60, 70)), image)
     planes = planes_of(image)
@@ -80,7 +80,7 @@ JOINED = [
      [(0.9, 96, 10, 130, 50)]),
     ("pieces of an object larger than the overlap",
      [(LEFT, 0.9, 40, 10, 100, 50), (RIGHT, 0.6, 80, 11, 150, 51)], [(0.9, 40, 10, 150, 51)]),
-    ("the same pieces, and the object in the whole picture",
+    ("pieces, and the object in the whole picture",
      [(WHOLE, 0.4, 41, 10, 149, 50), (LEFT, 0.9, 40, 10, 100, 50), (RIGHT, 0.6, 80, 11, 150, 51)],
      [(0.9, 41, 10, 149, 50)]),
     ("a piece inside a far larger box that was found in the whole picture",
@@ -92,7 +92,7 @@ JOINED = [
      [(0.9, 40, 40, 60, 80), (0.4, 20, 0, 160, 90)]),
     ("an object at the picture's border is complete",
      [(LEFT, 0.9, 0, 10, 30, 50), (WHOLE, 0.6, 1, 10, 31, 50)], [(0.9, 0, 10, 30, 50)]),
-    ("nothing", [], []),
+    ("no boxes", [], []),
 ]  # fmt: skip
 
 
@@ -127,7 +127,7 @@ def test_pieces_in_three_tiles_become_one_box():
             assert joined.boxes.tolist() == [[40, 10, 230, 50]]
 
 
-def test_classes_are_not_joined_unless_agnostic():
+def test_boxes_of_two_classes_are_joined_only_if_agnostic():
     rows, ids = [(LEFT, 0.5, 85, 10, 95, 30), (RIGHT, 0.8, 85, 10, 96, 30)], [[], [0], [1]]
     classes = [np.array(tile, np.int64) for tile in ids]
     assert len(join_tiles(detections_per_tile(rows, classes), REGIONS, max_det=9)) == 2

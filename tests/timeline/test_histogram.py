@@ -58,6 +58,6 @@ def test_merge_keeps_minimum_and_maximum(first, second, least, most):
 
 
 @pytest.mark.parametrize(("p", "floor"), [(50, 5), (90, 20), (99, 200)])
-def test_percentiles_need_samples(p, floor):
+def test_percentile_is_none_if_there_are_too_few_samples(p, floor):
     assert filled([7] * (floor - 1)).percentile(p) is None
     assert filled([7] * floor).percentile(p) == 7

@@ -15,7 +15,7 @@ from detector.core.timeline.nvtx_ranges import DOMAIN, TOOL, ThreadRange, attach
 
 @pytest.fixture
 def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Set the variable that names a profiler's library, too late for nvtx to load it."""
+    """Set the variable that names a profiler's library. nvtx does not load the library so late."""
     library = tmp_path / "libToolsInjection64.so"
     library.touch()
     monkeypatch.setenv(TOOL, str(library))
@@ -29,9 +29,8 @@ def test_attach_without_a_tool_gives_no_domain_or_warning(monkeypatch: pytest.Mo
 
 
 def test_tool_that_does_not_respond_still_gets_ranges(tool: Path) -> None:
-    assert isinstance(
-        nvtx.get_domain(DOMAIN), lib.DummyDomain
-    )  # what nvtx returns without a response
+    # If no tool responds, nvtx returns a DummyDomain.
+    assert isinstance(nvtx.get_domain(DOMAIN), lib.DummyDomain)
     domain, lost = attach()
     assert isinstance(domain, lib.Domain)
     assert lost is None

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from detector.tracks.tracker import Tracker
 
-# Time in seconds -> middle in pixels, or None if hidden.
+# Time in seconds -> middle of the object in pixels, or None if the object is hidden.
 Path = Callable[[float], tuple[float, float] | None]
 
 WIDTH, HEIGHT = 40.0, 100.0
@@ -46,7 +46,7 @@ def ids_of(
     times_s: Sequence[float],
     jitter: Callable[[], NDArray[np.float64]] | None = None,
 ) -> list[list[int]]:
-    """Return the ids that each object had, without repeats."""
+    """Return each object's track ids: one for each time that its id changed, in order."""
     ids_had: list[list[int]] = [[] for _ in paths]
     for time_s in times_s:
         boxes, indexes = boxes_at(paths, time_s, jitter)

@@ -102,7 +102,7 @@ def test_files_that_do_not_match_are_refused(
     assert_refused(zones_run, 6, "-o", "in-check.html")
 
 
-def test_check_of_camera_counts_is_refused_and_asks_for_a_recording(zones_run: Path) -> None:
+def test_error_for_counts_of_a_camera_asks_for_a_recording(zones_run: Path) -> None:
     result = detect_video(*CHECK[:2], "zone-counts-2026-11-27.csv", "in.mp4", cwd=zones_run)
     assert_one_line_error(result, 2)
     assert "recording" in result.stderr

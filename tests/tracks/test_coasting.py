@@ -1,4 +1,4 @@
-"""Test that coasting boxes are not counted: --infer-every predicts them for skipped frames."""
+"""Coasting boxes, which --infer-every predicts for skipped frames, are not counted."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def person(y: float, *, coasting: bool = False) -> Detections:
 
 
 def crossings(*steps: tuple[float, bool], shade: int = 0) -> list[tuple[float, str]]:
-    """Return (time_s, event) of all events. A step: (the box's lower edge, whether it is coasting).
-    ``shade``: how much brighter each frame is than the one before."""
+    """Return (time_s, event) of all events. A step is a frame: (lower edge of the box, whether the
+    box is coasting). ``shade``: how much brighter each frame is than the previous frame."""
     book, events = Book("", Counter(ZoneSet((LINE,), None, "bottom", 60.0), ("person",))), []
     for i, (y, coasting) in enumerate(steps):
         shown = frame(i, coasting=coasting, level=40 + shade * i)
@@ -46,7 +46,7 @@ def test_coasting_box_does_not_cross_a_line() -> None:
     assert crossings((20, False), (22, False), (80, True), (25, False), (20, True)) == []
 
 
-@pytest.mark.parametrize("shade", [0, 15])  # 15 is no cut; 30, in two frames, is
+@pytest.mark.parametrize("shade", [0, 15])  # 15 is no cut, but 30 over two frames would be one
 def test_object_seen_again_past_the_line_has_crossed_it(shade: int) -> None:
     walk = ((20, False), (25, True), (30, False), (50, True), (80, False))
     assert crossings(*walk, shade=shade) == [(pytest.approx(0.4), "crosses")]

@@ -230,7 +230,7 @@ def test_arrow_of_a_line_scales_with_the_picture() -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"infer_every": 3}], ids=str)
-def test_each_frame_has_one_thumbnail_for_schedule_and_tracks_and_zones(
+def test_schedule_and_tracks_and_zones_use_the_same_thumbnail_of_a_frame(
     more: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "zones.yaml").write_text(ZONES)

@@ -1,4 +1,4 @@
-"""Calibrated scores: half of the boxes with score .5 are right. Sheets of the worst pictures."""
+"""Half of the boxes with a calibrated score of .5 are right. Sheets show the worst pictures."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def test_box_cut_by_the_edge_is_ignored():
     assert outcomes == {False, True}
 
 
-def test_cell_fields_follow_tiles_and_ignored_boxes():
+def test_cells_have_the_trust_of_their_tile_and_do_not_count_in_ignored_boxes():
     sample = Augmenter([picture(kind="road")]).sample(np.random.default_rng(0), (64, 96), 0.0)
     sample.tiles = [((0, 0, 48, 64), (1.0, 0.5))]
     sample.boxes, sample.classes = np.array([[0, 0, 16, 16]], np.float32), np.array([1])

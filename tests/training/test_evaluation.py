@@ -13,7 +13,7 @@ from model import evaluation, steadiness
 from tests.conftest import load_program
 
 
-def test_weights_to_average_need_a_share(tmp_path):
+def test_each_averaged_weights_file_needs_its_share(tmp_path):
     path = tmp_path / "street.f16"
     path.touch()
     part = load_program("training/train_default").Part()
@@ -74,7 +74,7 @@ def test_candidates_combine_weights_and_sizes():
     assert (candidates.size, candidates.label[:7]) == ("source", "street ")
 
 
-def test_picture_runs_on_the_canvas_of_its_shape():
+def test_picture_is_inferred_on_the_canvas_of_its_shape():
     opened, used = [], []
 
     def open_at(size):

@@ -96,6 +96,6 @@ def test_start_uses_the_average_of_a_finished_run(tmp_path):
     for name, expected, result in zip(names, before, after, strict=True):
         if name in trained:
             np.testing.assert_allclose(expected.numpy(), result.numpy(), rtol=1e-4, atol=1e-5)
-    again = run(tmp_path / "second", 1, start=start, peak=1.0)  # from its own checkpoint
+    again = run(tmp_path / "second", 1, start=start, peak=1.0)  # resumes from its own checkpoint
     for expected, result in zip(after, again, strict=True):
         np.testing.assert_array_equal(expected.numpy(), result.numpy())

@@ -108,9 +108,8 @@ def test_labels_override_the_teacher():
     scores, _, _, weights = targets(labelled, exact(box), torch.zeros(1, CELLS, 2))
     assert bool((scores[..., 0] == 0.4).all())
     assert scores[..., 1].max() > 0.9
-    assert bool(
-        (weights[scores[..., 1] == 0.4] == 0.2).all()
-    )  # where only the teacher sees an object, the weight is half of the teacher's score
+    # Where only the teacher sees an object, the weight is half of the teacher's score.
+    assert bool((weights[scores[..., 1] == 0.4] == 0.2).all())
 
 
 def test_ignored_region_costs_nothing():

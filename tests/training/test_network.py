@@ -1,4 +1,4 @@
-"""The network agrees with its exported files, and its half-precision gradients with torch's."""
+"""The network agrees with its exported files. Half-precision gradients agree with torch's."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_exported_files_give_the_same_rows_as_the_network(network, tmp_path, suf
 
 
 @pytest.mark.slow
-def test_folding_keeps_the_outputs(network, tmp_path):
+def test_folding_the_normalisation_keeps_the_outputs(network, tmp_path):
     export.write_weights(network, tmp_path / "a.weights", 0)
     filters = export.read(tmp_path / "a.weights", CFG)
     export.write_filters(filters, tmp_path / "b.weights", "<f4")
@@ -76,7 +76,7 @@ def test_folding_keeps_the_outputs(network, tmp_path):
 
 
 @pytest.mark.slow
-def test_calibrated_weights_scale_and_shift_the_logits(network, tmp_path):
+def test_calibrating_weights_scales_and_shifts_the_logits(network, tmp_path):
     export.write_weights(network, tmp_path / "a.weights", 0)
     filters = export.read(tmp_path / "a.weights", CFG)
     export.calibrate_scores(filters, CFG, (2.0, 0.8), (-1.0, 0.5))

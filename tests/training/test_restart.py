@@ -1,4 +1,4 @@
-"""Training restarts from weights with folded batch normalisation; weights are averaged."""
+"""Training restarts from weights with folded batch normalisation; files of weights are averaged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHIPPED = CHECKOUT / "cfg/weights/street.f16"
 
 @pytest.mark.slow
 @torch.no_grad()
-def test_restarted_network_computes_the_same_as_its_weights():
+def test_restarted_network_has_the_outputs_of_the_shipped_weights():
     """Check eval mode (with stored statistics) and train mode (with those of the batch)."""
     torch.manual_seed(0)
     pictures = torch.rand(2, 3, 96, 160)
@@ -51,7 +51,7 @@ def test_canvas_of_each_step_is_random_but_reproducible(tmp_path):
 
 
 @pytest.mark.slow
-def test_mix_averages_a_checkpoint_and_shipped_weights(tmp_path):
+def test_mix_is_the_average_of_a_checkpoint_and_shipped_weights(tmp_path):
     torch.manual_seed(1)
     network = Street(read_layers(CFG))
     average, optimisers = Average(network), Optimisers(network)

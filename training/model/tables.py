@@ -1,4 +1,4 @@
-"""Markdown tables of the figures: models side by side, aims, flicker, calibration."""
+"""Markdown tables of figures: models side by side, aims, flicker, calibration."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def rows_of(results: Results) -> list[dict]:
 
 
 def side_by_side(tables: Mapping[str, list[dict]]) -> Iterator[str]:
-    """Yield a table. ``tables``: model -> result of ``rows_of``. Elevated gets no AP50, because its
-    labels have gaps."""
+    """Yield a table. ``tables``: model -> result of ``rows_of``. The set ``elevated`` gets no AP50,
+    because its labels have gaps."""
     by_place = list(zip(*tables.values(), strict=True))
     figures = [("AP50", _ap50), ("recall at .25", _recall), ("precision at .25, unmatched", _right)]
     yield from markdown(
@@ -80,8 +80,8 @@ def _right(row: dict) -> str:
 
 
 def aims(of_models: Mapping[str, list[Aim]]) -> Iterator[str]:
-    """Yield one row per aim. The int8 aim's text names the set with the largest loss; that set may
-    differ between models."""
+    """Yield one row per aim. The text of the int8 aim ends with the set and class of the largest
+    loss, which may differ between models."""
     first = next(iter(of_models.values()))
     yield from markdown(
         ["aim", *of_models],
@@ -97,7 +97,7 @@ def aims(of_models: Mapping[str, list[Aim]]) -> Iterator[str]:
 
 
 def shared_text(texts: Sequence[str]) -> str:
-    """Return the common text of a row, without the bracket if brackets differ between models."""
+    """Return a row's text, without the part in brackets if that differs between models."""
     return texts[0] if len(set(texts)) == 1 else texts[0].split(" (")[0]
 
 
