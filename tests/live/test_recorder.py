@@ -484,6 +484,21 @@ def test_size_limit_keeps_the_newest_recording_if_the_clock_was_set_back(
     assert finished.exists()
 
 
+def test_recording_that_cannot_be_removed_counts_as_stored(
+    tmp_path: Path, remaining: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlink = Path.unlink
+
+    def refuse_oldest(path: Path, missing_ok: bool = False) -> None:
+        if path.name[9:13] == ALL[0]:
+            raise PermissionError
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse_oldest)
+    Retention(tmp_path, None, 0.0045).sweep()
+    assert remaining() == [ALL[0], *ALL[8:]]
+
+
 @pytest.mark.slow
 def test_failed_write_pauses_recording(tmp_path: Path) -> None:
     """RLIMIT_FSIZE makes writes fail half-way, as a full disk does."""

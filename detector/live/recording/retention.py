@@ -150,7 +150,7 @@ class Retention:
             car = side_car(one.recorded.path)
             if is_regular(car):  # first, because a side-car is found by its recording
                 car.unlink()
-            one.recorded.path.unlink()
+            one.recorded.path.unlink(missing_ok=True)
             del self._ended[one.key]  # the name may be reused if the clock was set back
             return True
         return False
