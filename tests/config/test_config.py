@@ -87,6 +87,7 @@ ERRORS = [
     ({"frames": True}, ["input.frames", "a whole number"]),
     ({"sync": "maybe"}, ["loop.sync", "true or false"]),
     ({"save": ["vidoe"]}, ["output.save", "did you mean video?"]),
+    ({"save": ["txt"]}, ["output.save", "did you mean yolo?"]),
     ({"decoder": "ffmpeg"}, ["input.decoder", "'ffmpeg'", "auto", "opencv", "av"]),
     ({"precision": "fp61"}, ["runtime.precision", "did you mean fp16?"]),
     ({"precision": "half"}, ["runtime.precision", "did you mean fp16?"]),

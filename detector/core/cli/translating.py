@@ -108,7 +108,9 @@ class _TranslatedLine:
                 self._options[NEGATED[option]] = None
         elif value.lower() == "none" or (option in NEGATED and value.lower() == "true"):
             pass  # our default
-        elif option == "--format" and self._command == "build":
+        elif option == "--cfg" and value.endswith((".yaml", ".yml")):
+            self.left_out.append(f"cfg={value}")  # their settings or network, not Darknet's
+        elif option in ("--format", "--include") and self._command == "build":
             if value in FORMATS:
                 self._options["--engine"] = FORMATS[value]
                 self._options.pop("--to", None)
@@ -124,7 +126,8 @@ class _TranslatedLine:
     def _add_theirs(self, option: str, value: str) -> None:
         answer = "--dataset" if option == "--data" else HABITS.get(option, "")
         ours, _, own = re.split(r"[,;:]| \(| for | or ", answer)[0].partition(" ")
-        if not answer or (ours[:2] == "--" and ours not in self._known):
+        absent = not answer or answer.startswith("not supported")
+        if absent or (ours[:2] == "--" and ours not in self._known):
             self.left_out.append(option.lstrip("-"))
             return
         if ours == "--save":
@@ -154,6 +157,8 @@ class _TranslatedLine:
             self.left_out.append(f"{precision} for ONNX files, which serve every precision")
         if "--model" not in options and (options.get("--weights") or "").endswith(".pt"):
             options["--model"] = options.pop("--weights")  # YOLOv5's option for the model
+        if self._command == "build" and (model := options.pop("--model", None)):
+            self._sources.append(model)
         if self._predicts:  # add ultralytics' defaults that differ from ours
             options.setdefault("--iou", "0.7")
             if (options.get("--model") or "").endswith(".pt"):

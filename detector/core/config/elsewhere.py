@@ -23,6 +23,9 @@ HABITS = {
     "--nosave": "--no-video",
     "--save-txt": "--save yolo",
     "--save-crop": "--save crops",
+    "--save-csv": "--save csv",
+    "--save-json": "--save coco",
+    "--augment": "not supported; --tiles finds small objects",
     "--save-frames": "--save pictures",
     "--region": "--zones",
     "--tracker": "--track bytetrack",
@@ -61,6 +64,7 @@ WORDS = {
 }
 # Command that we do not have -> what to do instead.
 ABSENT = {
+    "obb": "oriented boxes are not supported yet; models must give upright boxes",
     "train": "training is not supported; train elsewhere and give the result with --model",
     "segment": "masks are not supported yet; models must give boxes",
     "pose": "keypoints are not supported yet; models must give boxes",

@@ -32,7 +32,8 @@ from detector.core.errors.yaml_parsing import parse_yaml
 
 MAX_TEXT = 4096  # characters of a value; also Linux's limit on the length of a path
 COMMAND_LINE = "command line"  # origin of flags; messages about them name the flag, not the key
-OTHER_NAMES = {"half": "fp16", "single": "fp32"}  # other programs' names for our choices
+# Other programs' names for our choices: precisions, then outputs.
+OTHER_NAMES = {"half": "fp16", "single": "fp32", "txt": "yolo", "json": "coco", "mp4": "video"}
 
 _LEAVES = {leaf.name: (group, leaf) for group, leaf in options()}
 
