@@ -16,7 +16,7 @@ from tests.attacks import onnx_files
 from tests.attacks.running import run_apart
 from tests.networks import open_network
 
-# Without limits, these would exhaust the memory or take very long, so they run in another process.
+# These could exhaust the memory or take very long, so they run in a process with limits.
 DANGEROUS = (
     "range of 2^40",
     "expand",
