@@ -1,4 +1,4 @@
-"""Conformance of every sink in the folder, including any added later."""
+"""Conformance of every sink of the program, including any added later."""
 
 from __future__ import annotations
 
