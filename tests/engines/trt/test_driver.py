@@ -108,7 +108,7 @@ def test_auto_chooses_trt_unless_the_cpu_is_requested(monkeypatch):
 
 
 class FailingDriver:
-    """A libcuda in which the function ``fails`` returns error 2, and cuGetErrorName fails, too."""
+    """A libcuda in which two functions fail: cuGetErrorName, and the one that ``fails`` names."""
 
     def __init__(self, fails: str) -> None:
         self._codes = {fails: 2, "cuGetErrorName": 1}
