@@ -36,7 +36,7 @@ def run(tmp_path, probe, *more):
     [[], ["--batch", 4], ["--concurrency", 1], ["--concurrency", 2], ["--sync"]],
     ids=lambda more: str(more),
 )
-def test_each_stage_call_has_one_range(tmp_path, probe, more):
+def test_each_call_of_a_stage_has_one_range(tmp_path, probe, more):
     process, log = run(tmp_path, probe, *more)
     assert process.returncode == 0, process.stderr
     summary = summary_of(process)

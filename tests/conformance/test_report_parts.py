@@ -157,7 +157,7 @@ def test_every_pass_has_a_part() -> None:
     assert {part.facts for part in list_parts() if part.facts} == set(FACTS.values())
 
 
-def test_every_file_in_the_folder_parts_declares_parts() -> None:
+def test_every_module_of_parts_declares_its_parts() -> None:
     folder = Path(__file__).parents[2] / "detector/lab/report/parts"
     for file in folder.glob("[!_]*.py"):
         assert "\nPARTS = (" in file.read_text(), file.name

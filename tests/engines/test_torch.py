@@ -43,7 +43,7 @@ def test_modules_have_the_names_of_the_nodes(network):
             for part in engine.module.modules()
             if isinstance(part, torch.nn.Conv2d)
         )
-        normed_channels = channels - 2 * 21  # all but those of the two heads
+        normed_channels = channels - 2 * 21  # the convolutions of the two heads have no batch norm
         # Scale, mean and variance of a batch norm are folded into the weights.
         assert parameters == network.parameters - 3 * normed_channels
 

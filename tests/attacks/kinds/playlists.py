@@ -1,4 +1,4 @@
-"""Playlists of a camera that lead to another host, which records the requests it gets.
+"""A camera's playlists, which lead to another host. This host records the requests that it gets.
 
 The camera gets secrets (a login, headers, cookies). The other host must receive none of them.
 """
