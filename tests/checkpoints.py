@@ -53,7 +53,7 @@ class Stored:
 
 
 class Writer(pickle._Pickler):
-    """A pickler that writes names without importing them, and arrays as tensors."""
+    """A pickler that writes arrays as tensors. It does not import the classes that it names."""
 
     def __init__(self, file: Any, byte_order: str = "<", protocol: int = 2) -> None:
         super().__init__(file, protocol)
@@ -161,7 +161,7 @@ def whole_model(tensors: Mapping[str, Any], description: Any, **more: Any) -> An
 
 
 def random_checkpoint(path: Path) -> Path:
-    """Write a state dict of random weights for the packaged network whose name ``path`` has."""
+    """Write random weights, as a state dict, for the packaged network named ``path.stem``."""
     description, _ = read_description(catalogue.folder() / "yolo" / f"{path.stem}.yaml")
     return saved(path, random_tensors(Design(description).architecture(2048, 2048)))
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests import forked
 
-FAST_S = 0.5  # an unmarked test above this is listed
+FAST_S = 0.5  # CPU seconds; a test that takes more and is not marked slow is listed
 LONGEST_SHOWN = 10
 KEY = "cpu_s"
 
@@ -29,7 +29,7 @@ def cpu_seconds() -> float:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Measure set-up, call and tear-down. A module's fixture counts for the first test using it."""
+    """Measure set-up, call and tear-down. The first test to use a module's fixture pays for it."""
     item.stash[STARTED] = cpu_seconds()
     return (yield)
 

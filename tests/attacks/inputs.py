@@ -1,4 +1,4 @@
-"""The bytes of small valid files, for attacks to damage. Each file is made once per process."""
+"""Make small valid files, whose bytes the attacks damage. Each file is made once per process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import av
 from tests.golden import inputs
 from tests.networks import cfg_text
 
-# name -> codec, pixel format. Each has 8 frames of 96x64.
+# name -> codec, pixel format. Each clip has 8 frames of 96x64.
 CLIPS = {
     "h264.mp4": ("libx264", "yuv420p"),
     "mpeg4.mp4": ("mpeg4", "yuv420p"),
@@ -39,13 +39,13 @@ CLIPS = {
 OPTIONS = {"fragmented.mp4": {"movflags": "frag_keyframe+empty_moov"}}
 FRAMES = 8
 PICTURES = ("p.png", "p.jpg", "p.webp", "p.tif", "p.bmp", "p.heic")
-ENGINES = ("--engines-dir", "../engines")  # outside the case's folder, whose files are checked
+ENGINES = ("--engines-dir", "../engines")  # a folder left empty in the case's folder is a fault
 NULL = ("--model", "dots.onnx", "--engine", "null", *ENGINES)
 
 
 @cache
 def content(name: str) -> bytes:
-    """Return the bytes of an input of this module, or of the golden recordings."""
+    """Return the content of a file that this module or ``tests.golden.inputs`` provides."""
     if name == "hevc.mkv":
         return _make_bytes(name, _hevc)
     if name in CLIPS:
@@ -60,7 +60,7 @@ def content(name: str) -> bytes:
 
 
 def _hevc(path: Path) -> None:
-    """Encode HEVC. Only x265's own options silence its log."""
+    """Encode HEVC with options of x265, since only these silence the log of x265."""
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx265", 25, {"x265-params": "log-level=none:bframes=2"})
         stream.width, stream.height, stream.pix_fmt = 96, 64, "yuv420p"

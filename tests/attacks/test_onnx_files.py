@@ -16,7 +16,7 @@ from tests.attacks import onnx_files
 from tests.attacks.running import run_apart
 from tests.networks import open_network
 
-# Without limits, these would exhaust the memory or take very long, so they run in another process.
+# These could exhaust the memory or take very long, so they run in a process with limits.
 DANGEROUS = (
     "range of 2^40",
     "expand",
@@ -132,7 +132,7 @@ def test_model_and_data_linked_from_a_download_cache_are_read(tmp_path):
     assert open_network(str(tmp_path / "snapshot/m.onnx")).names
 
 
-def test_external_constant_is_read_next_to_the_model_and_changes_the_digest(tmp_path, monkeypatch):
+def test_external_constant_beside_the_model_is_read_and_affects_the_digest(tmp_path, monkeypatch):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     files = onnx_files.with_external_data("w.bin", node=True)

@@ -20,7 +20,7 @@ from detector.lab.datasets.classmap import read_mapping
 from tests.attacks import texts
 from tests.attacks.running import run_apart
 
-# Without limits, these would exhaust the memory or take very long.
+# These could exhaust the memory or take very long, so they run in a process with limits.
 DANGEROUS = ("aliases", "merge keys", "path of 5,000", "queue", "frame 10^12", "length 10^12")
 SLOW = ("3,000 brackets", "the root folder")  # cases that take almost a second each
 ERRORS: dict[str, type[DetectVideoError]] = {

@@ -1,7 +1,7 @@
 """Two web servers for cases with pages: the camera's own, and another that must receive no secret.
 
-Both serve the same pages, in which their addresses replace ``{own}`` and ``{other}``. A page that
-begins with ``->`` is a redirect. The camera's server sets a cookie if a request has a secret.
+Both serve the same pages, in which their addresses replace ``{own}`` and ``{other}``. A page
+``->ADDRESS`` is a redirect. The camera's server sets a cookie if a request has a secret.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class _Handler(Handler):
 
 @dataclass
 class Received:
-    """The requests received. ``places``: the addresses that replace ``{own}`` and ``{other}``.
-    ``other``: requests to the other server, as text; complete once the servers have ended."""
+    """``places``: the addresses that replace ``{own}`` and ``{other}``. ``other``: the text of each
+    request to the other server. The list is complete when both servers have ended."""
 
     places: Mapping[str, str]
     other: list[str] = field(default_factory=list)

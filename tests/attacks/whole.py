@@ -11,10 +11,10 @@ from pathlib import Path
 
 
 def why_incomplete(root: Path, name: str) -> str | None:
-    """Return why ROOT/NAME is incomplete; None if it is complete or a temporary file.
+    """Return why ROOT/NAME is incomplete. None: it is complete, a temporary file or not checked.
 
-    The suffix selects the check. A file also counts as complete if a check by its content succeeds,
-    since ``-o`` may give a file another suffix (``report RUN -o x.csv`` writes a page).
+    The suffix selects the check. A file that fails this check may pass the one for its content,
+    since ``-o`` can give a file a wrong suffix (``report RUN -o x.csv`` writes a page).
     """
     path = root / name
     check = _CHECKS.get(path.suffix.lower())
@@ -31,7 +31,7 @@ def why_incomplete(root: Path, name: str) -> str | None:
 def _run_check(check: Callable[[Path], str | None], path: Path) -> str | None:
     try:
         return check(path)
-    except Exception as error:  # readers of damaged files raise many types
+    except Exception as error:  # a damaged file can cause many types of errors
         return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 
@@ -42,7 +42,7 @@ def _check_by_content(path: Path) -> Callable[[Path], str | None] | None:
 
 
 def _document(path: Path) -> str | None:
-    """Also require a final line end: JSONL cut off after an object is still a JSON document."""
+    """Require a final line end, too: JSONL that is cut off after its first object is valid JSON."""
     return _lines(path) or _json(path)
 
 
@@ -127,5 +127,5 @@ _BEGINNINGS = {
     b"{": _document,
     b"\x1f\x8b": _gzip,
     b"PK": _zip,
-    b"\x08": _onnx,  # tag of an ONNX model's first field: the format's version
+    b"\x08": _onnx,  # the tag of ``ir_version``, the first field of an ONNX model
 }

@@ -68,7 +68,7 @@ def test_reply_to_an_invalid_hello_contains_the_version():
 
 
 @pytest.mark.slow
-def test_crash_restarts_the_process_and_close_removes_its_folder(tmp_path, monkeypatch):
+def test_process_is_restarted_after_a_crash_and_close_removes_the_folder(tmp_path, monkeypatch):
     out = tmp_path / "out"
     (out / "files").mkdir(parents=True)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

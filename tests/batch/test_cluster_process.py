@@ -113,7 +113,7 @@ def test_failed_connection_returns_an_engine_error_that_names_the_address(ray, t
     assert not (tmp_path / "r").exists()
 
 
-def test_failed_import_of_ray_returns_an_error_that_names_the_extra(tmp_path, monkeypatch):
+def test_error_for_a_failed_import_of_ray_names_the_extra_to_install(tmp_path, monkeypatch):
     real = builtins.__import__
 
     def without_ray(name: str, *rest: Any) -> Any:
@@ -128,7 +128,7 @@ def test_failed_import_of_ray_returns_an_error_that_names_the_extra(tmp_path, mo
     assert "detect-video[ray]" in str(error)
 
 
-def test_long_turn_polls_ray_at_least_every_fifth_of_a_second(ray, tmp_path, monkeypatch):
+def test_long_turn_polls_ray_at_least_every_200_ms(ray, tmp_path, monkeypatch):
     waits = []
     real = workers.Workers._look
     monkeypatch.setattr(

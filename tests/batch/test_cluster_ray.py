@@ -1,4 +1,4 @@
-"""A job on a real Ray whose worker is killed."""
+"""A job on a real Ray, in which a worker is killed."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ NORMAL_PRIORITY = {"RAY_worker_niceness": "0"}
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
-    """A temporary folder. Ray puts sockets into it, whose paths must be short."""
+    """A folder with a short path, since Ray puts sockets into it, whose paths must be short."""
     with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_results_are_the_same_as_with_the_local_pool_if_an_actor_is_killed(tmp_path, temporary):
+def test_results_after_an_actor_is_killed_equal_those_of_the_local_pool(tmp_path, temporary):
     (tmp_path / "in/sub").mkdir(parents=True)
     for name, frames in zip(NAMES, (12, 9, 1200), strict=True):
         write_video(tmp_path / "in" / name, frames)
@@ -65,13 +65,13 @@ def test_results_are_the_same_as_with_the_local_pool_if_an_actor_is_killed(tmp_p
     wait_for(has_begun, OPENING_S + PATIENCE_S, "an item")
     (folder,) = temporary.glob("dv-ray-*")
     (worker,) = [pid for pid in filter(is_worker, all_pids()) if str(folder) in command_line(pid)]
-    os.kill(worker, signal.SIGSTOP)  # its item must be unfinished when the actor is killed
+    os.kill(worker, signal.SIGSTOP)  # keep the item unfinished until the actor is killed
     started = descendants(process.pid)
     (actor,) = [pid for pid in started if command_line(pid).startswith("ray::Worker")]
     assert worker in children_of(actor)
     addresses = listening(started)
     os.kill(actor, signal.SIGKILL)
-    with suppress(ProcessLookupError):  # Ray may have killed it already
+    with suppress(ProcessLookupError):  # Ray may have killed the worker already
         os.kill(worker, signal.SIGCONT)
     stdout, stderr = process.communicate(240)
     assert process.returncode == 7, stderr
@@ -85,7 +85,7 @@ def test_results_are_the_same_as_with_the_local_pool_if_an_actor_is_killed(tmp_p
     assert set(addresses) == {"127.0.0.1"}
 
     wait_for(
-        lambda: not any(map(command_line, [worker, *started])), what="the end of its processes"
+        lambda: not any(map(command_line, [worker, *started])), what="the end of the processes"
     )
     assert list(temporary.glob("dv-ray-*")) == []
     assert [path.name for path in (tmp_path / "ray").iterdir() if "cluster" in path.name] == []

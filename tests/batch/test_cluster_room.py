@@ -26,7 +26,7 @@ def config(**runtime):
         ({"threads": 4}, [node("a", 8)], None, Need(4)),
         ({}, [node("a", 4)], 3, Need(1)),
         ({}, [node("a", 4)], 2, Need(2)),
-        ({"threads": 2}, [node("a", 4)], 3, Need(2)),  # threads are never reduced
+        ({"threads": 2}, [node("a", 4)], 3, Need(2)),  # --threads is never reduced
         ({"device": "auto"}, [node("a", 8)], None, Need(2)),
         ({"device": "auto"}, [node("a", 8), node("g", 48, 8)], None, Need(6, 1)),
         ({"device": "cuda"}, [node("g", 1, 2)], None, Need(1, 1)),
@@ -65,7 +65,7 @@ def test_workers_of_one_node_take_different_cores(temporary):
     assert claim_cores(1, range(8), 8.0)[0] == [0]
 
 
-def test_no_cores_are_claimed_if_a_quota_limits_ray_or_a_worker_needs_all(temporary):
+def test_no_cores_are_claimed_if_a_quota_limits_ray_or_a_worker_needs_all_cores(temporary):
     assert claim_cores(2, range(8), 4.0) == (list(range(8)), [])  # a quota allows 4 of 8 cores
     assert claim_cores(2, [0, 1], 2.0) == ([0, 1], [])
     assert list(temporary.iterdir()) == []

@@ -32,7 +32,7 @@ MODEL = ("--model", "x.cfg", "--engine", "ort", "--conf", "0.1")
 
 
 @pytest.mark.slow
-def test_options_resume_status_dry_run_and_prune(place):
+def test_job_is_run_resumed_reported_planned_and_pruned(place):
     words = ("batch", "in", "-o", "out", *MODEL, "--workers", 2, "--one-csv")
     done = detect_video(*words, "--json", "--progress", "progress.jsonl", cwd=place)
     assert done.returncode == 7, done.stderr
@@ -96,7 +96,7 @@ def test_options_resume_status_dry_run_and_prune(place):
 
 
 @pytest.mark.slow
-def test_output_files_of_an_item_have_plain_names(place):
+def test_names_of_output_files_do_not_contain_the_name_of_the_item(place):
     save = "csv,coco,yolo,crops,overlay,player"
     done = detect_video("batch", "in/a.mp4", "-o", "out", *MODEL, "--save", save, "-q", cwd=place)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr

@@ -140,7 +140,7 @@ def test_user_who_may_only_list_cannot_read(store, monkeypatch, tmp_path, model)
 def test_key_revoked_during_an_item_leaves_no_partial_result(
     store, monkeypatch, tmp_path, model, to
 ):
-    """With a folder as output, the key is revoked while reading; with a store, before writing."""
+    """For a folder, the key is revoked while the clip is read; for the store, before the upload."""
     monkeypatch.setattr(_ranges, "BLOCK", 1 << 14)
     monkeypatch.setattr(_ranges, "CACHED_BLOCKS", 4)
     name = f"goes-{to[-5:]}"

@@ -1,5 +1,5 @@
-"""Jobs that read and write gs://, on a local server with Google's API. The server does not support
-conditional writes, and does not ask for credentials."""
+"""Jobs that read and write gs:// addresses, which a local server with Google's API serves. It does
+not support conditional writes, and does not ask for credentials."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def store(monkeypatch):
     with google_server("videos") as environment:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        import gcsfs  # it reads the environment at its import
+        import gcsfs  # reads the environment when it is imported
 
         _storage._open.cache_clear()
         yield gcsfs.GCSFileSystem(skip_instance_cache=True, use_listings_cache=False)

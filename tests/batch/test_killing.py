@@ -38,7 +38,7 @@ def test_results_after_kills_equal_those_of_a_single_run(tmp_path):
         items=len(clips),
     )
     assert killed.jobs >= 1
-    assert killed.exit_code == 7  # an empty file, and one without video
+    assert killed.exit_code == 7  # for an empty file, and for a file without video
     assert list_faults(tmp_path / "in", tmp_path / "out", clips) == []
     for name, rows in read_dataset(tmp_path / "out").items():
         (folder,) = [

@@ -125,7 +125,7 @@ def test_worker_is_replaced_unless_only_its_item_failed(pool, tmp_path, name, me
 
 
 @pytest.mark.slow
-def test_workers_are_limited_to_the_number_of_items(pool, tmp_path):
+def test_pool_has_at_most_as_many_workers_as_items(pool, tmp_path):
     made = pool(3, most=2)
     assert len(made.states()) == 2
     assert {one.state for one in made.states()} <= {"loading", "idle"}
@@ -177,7 +177,7 @@ def test_worker_is_not_replaced_after_failed_loads_or_if_the_model_changed(
 
 
 @pytest.mark.slow
-def test_first_worker_that_fails_to_load_ends_the_job(pool, tmp_path):
+def test_job_ends_if_its_first_worker_fails_to_load(pool, tmp_path):
     (tmp_path / "flag.dies").touch()
     with pytest.raises(EngineError, match="SIGKILL"):
         pool()

@@ -119,6 +119,6 @@ def test_digest_depends_only_on_options_that_affect_results():
     assert len({same, *others}) == 1 + len(others)
 
 
-def test_key_depends_on_path_version_and_settings():
+def test_key_depends_on_the_path_the_version_and_the_settings():
     keys = {key_of("/a", "1-1", "d"), key_of("/b", "1-1", "d"), key_of("/a", "1-2", "d")}
     assert len({*keys, key_of("/a", "1-1", "e")}) == 4

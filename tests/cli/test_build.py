@@ -55,7 +55,7 @@ def test_run_builds_a_missing_engine_file(tmp_path):
 
 
 @pytest.mark.slow
-def test_simultaneous_builds_build_once(tmp_path):
+def test_simultaneous_commands_build_the_engine_only_once(tmp_path):
     env = {**with_engines(tmp_path, "forging"), "FORGE_STEP_S": "0.5"}
     command = [*"build street --engine forging --engines-dir engines".split(), *SMALL, "--json"]
     running = [start(*command, cwd=tmp_path, env=env) for _ in range(2)]
@@ -138,7 +138,7 @@ def test_graph_is_written_as_onnx(tmp_path):
 
 
 @pytest.mark.slow
-def test_default_name_contains_model_size_and_batch(tmp_path):
+def test_default_name_contains_the_model_the_size_and_the_batch(tmp_path):
     assert detect_video("build", "street", "--to", "onnx", *SMALL, cwd=tmp_path).returncode == 0
     assert [path.name for path in tmp_path.iterdir()] == ["street-128x64-b1.onnx"]
 

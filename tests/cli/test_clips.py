@@ -1,4 +1,4 @@
-"""``detect`` on clips: no frame is lost, pts and codec are right, both loops write equal rows."""
+"""``detect`` on clips: all frames are read, pts and codec are right, ``--sync`` changes no row."""
 
 import json
 import subprocess

@@ -63,7 +63,7 @@ RANDOM = ["--model", "yolov5n.yaml", "--random-weights", "0"]
         ([*RANDOM, "--weights", "cut.pt"], 2, "cannot be combined"),
     ],
 )
-def test_bad_input_is_a_one_line_error(tmp_path, options, code, message):
+def test_bad_input_gives_a_one_line_error(tmp_path, options, code, message):
     zipped(tmp_path / "evil.pt", call("os", "system", "touch ran"))
     whole = random_checkpoint(tmp_path / "yolov5n.pt")
     (tmp_path / "cut.pt").write_bytes(whole.read_bytes()[:100_000])

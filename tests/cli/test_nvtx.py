@@ -36,7 +36,7 @@ def run(tmp_path, probe, *more):
     [[], ["--batch", 4], ["--concurrency", 1], ["--concurrency", 2], ["--sync"]],
     ids=lambda more: str(more),
 )
-def test_each_stage_call_has_one_range(tmp_path, probe, more):
+def test_each_call_of_a_stage_has_one_range(tmp_path, probe, more):
     process, log = run(tmp_path, probe, *more)
     assert process.returncode == 0, process.stderr
     summary = summary_of(process)
@@ -89,8 +89,8 @@ def test_ranges_are_closed_when_a_stage_raises(tmp_path, probe):
     assert process.returncode == 5, process.stderr
     assert "planted failure" in process.stderr
     ranges = read_log(log)
-    # The first call is the warm-up, which has no range. The sixth call of the run fails; its range
-    # is closed nevertheless.
+    # The first call is the warm-up, which has no range. The six others belong to the run. The last
+    # call fails, but its range is closed.
     assert sorted(found.payload for found in ranges if found.name == "infer") == list(range(6))
 
 

@@ -42,7 +42,7 @@ def times(batch: int = 1) -> FrameTimes:
     return FrameTimes((640, 480), batch, {"preprocess": 1.24, "infer": 24.91, "nms": 0.5})
 
 
-def test_line_has_sizes_objects_and_times() -> None:
+def test_line_has_the_sizes_the_objects_and_the_times() -> None:
     line = picture_line(*picture_frame("bus.jpg", [4, 1], times()))
     for part in ("bus.jpg ", " 810x1080 ", " 480x640", "4 persons, 1 bus", "1.2", "24.9", "0.5"):
         assert part in line

@@ -1,7 +1,7 @@
 """Record which options a command and its child processes read.
 
 In the environment of ``recording_environment``, every process writes an option's name to a file
-when it first reads it. Copying, comparing or documenting all options does not count as a read.
+the first time it reads the option. Copying, comparing or documenting all options does not count.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.conftest import CHECKOUT
 
 FILE = "reads.txt"
-# Runs in each process, and records each option at its first read.
+# Python runs this code (as sitecustomize.py) at the start of each process.
 RECORDER = """
 import os, sys
 sys.path.insert(1, {checkout!r})
@@ -20,7 +20,7 @@ from detector.core.config import schema
 
 recorded = set()
 package = os.path.join({checkout!r}, "detector", "")
-# These files define, check, show or copy all options.
+# Reads in these files, which define, check, show or copy all options, do not count.
 ignored = tuple(package + name for name in ("core/config/", "core/commands/config.py"))
 
 def record(self, name, plain=object.__getattribute__):

@@ -1,4 +1,4 @@
-"""A run reads its options in few files, all before its loop starts."""
+"""Few source files read the options of a run, and they do so before its loop starts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.conftest import CHECKOUT
 from tests.sources.clips import write_video
 
 # Limits for a run on a video, and for a run on a camera (``_LIVE``). ``FILES``: how many source
-# files may read options. ``RETURNS``: how often files may read options again after another file
-# did. Most returns happen while the engine is chosen, since that replaces ``auto``.
+# files may read options. ``RETURNS``: how often a file may read options again after another file
+# has. Most returns happen while the engine is chosen and the options that are ``auto`` are set.
 FILES, RETURNS = 15, 9
 FILES_LIVE, RETURNS_LIVE = 20, 13
 # Record each read as (source file, whether the loop had begun). Reads in core/config/, which copies
@@ -56,7 +56,7 @@ main()
 
 
 class Reads(NamedTuple):
-    """``turns``: files that read before the loop, in order. ``late``: files that read during it."""
+    """Files that read options: before the loop (``turns``, in order), and during it (``late``)."""
 
     turns: list[str]
     late: set[str]
@@ -88,12 +88,12 @@ def reads_of(folder: Path, *words: str) -> Reads:
     [((), FILES, RETURNS), (("--loop", "--frames", "8"), FILES_LIVE, RETURNS_LIVE)],
     ids=["file", "camera"],
 )
-def test_run_reads_options_in_few_files_before_the_loop(
+def test_few_files_read_options_and_only_before_the_loop(
     tmp_path: Path, words: tuple[str, ...], files: int, returns: int
 ) -> None:
     write_video(tmp_path / "in.mp4", 12)
     reads = reads_of(tmp_path, "in.mp4", "--engine", "ort", *words)
-    assert reads.late == set(), "files read options while the loop runs"
+    assert reads.late == set(), "options were read during the loop"
     assert len(reads.files) <= files, sorted(reads.files)
     assert reads.returns <= returns, reads.turns
     assert "core/run/reading.py" in reads.files, "no reads were recorded"

@@ -1,7 +1,7 @@
 """Conformance of every stage between nms and annotate, including any added later.
 
 BestStage exists only in these tests. It takes part in whole runs, although loop, ledger, session,
-verdict, critical path and what-if know nothing but its declaration.
+verdict, critical path and what-if know only what it declares.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def test_declaration_is_complete(name: str) -> None:
     options = resolve_config(None, {}).as_dict()
     group, option = stage.turned_on_by or ("", "")
     off = options[group][option] is None if group else stage.settings(options) is None
-    assert off, "it is off unless asked for"
+    assert off, "the stage must be off by default"
 
 
 def test_unknown_stage_runs_in_the_writer() -> None:
@@ -127,7 +127,7 @@ def test_run_includes_the_stage(
         for edge in edges
     )
     path = critical_path(graph)
-    if sync and path is not None:  # there is only one thread, so the path has all steady calls
+    if sync and path is not None:  # with one thread, the path has all calls of the steady state
         assert "best" in path.stages
 
 
@@ -155,7 +155,7 @@ def test_verdict_names_the_slowest_stage(best: type[BestStage], tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_what_if_replaces_the_stage(best: type[BestStage]) -> None:
+def test_what_if_pass_replaces_the_stage(best: type[BestStage]) -> None:
     plan = resolve(config(), specs=[str(STREET)])
     with plan.loaded.engine:
         with plan.reading.open(str(STREET)) as source:
@@ -167,7 +167,7 @@ def test_what_if_replaces_the_stage(best: type[BestStage]) -> None:
             timeline = Timeline(nvtx=False)
             detections = [one for _, one in plan.loop.frames(replaced, timeline, Progress())]
     assert [len(one) for one in detections] == [1] * FRAMES
-    assert len(best.instances[-1].frames) == before, "the stand-in replaced it"
+    assert len(best.instances[-1].frames) == before, "the stand-in replaced the stage"
     assert timeline.tracks["writer"].spans["best", "work"].calls == FRAMES
     assert "earlier detections" in describe_replacement("best")
 

@@ -142,7 +142,7 @@ def test_full_session_has_every_part(part, sessions) -> None:
             "the time outside the layers is missing"
         )
     if part.facts is not None:
-        assert part.draw(sessions["one frame"]) == "", "its pass did not run"
+        assert part.draw(sessions["one frame"]) == "", "must be empty: its pass did not run"
 
 
 def test_report_parts_have_unique_names_and_places() -> None:
@@ -157,7 +157,7 @@ def test_every_pass_has_a_part() -> None:
     assert {part.facts for part in list_parts() if part.facts} == set(FACTS.values())
 
 
-def test_every_file_of_the_folder_has_parts() -> None:
+def test_every_module_of_parts_declares_its_parts() -> None:
     folder = Path(__file__).parents[2] / "detector/lab/report/parts"
     for file in folder.glob("[!_]*.py"):
         assert "\nPARTS = (" in file.read_text(), file.name

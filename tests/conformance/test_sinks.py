@@ -1,4 +1,4 @@
-"""Conformance of every sink in the folder, including any added later."""
+"""Conformance of every sink of the program, including any added later."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_output_appears_only_when_complete(
     assert all(isinstance(note, str) for note in sink.notes)
     others = {str(other.relative_to(place)) for other in sink.beside}
     written = read_files(place)
-    assert written, "frames without detections were not written"
+    assert written, "nothing was written"
     assert all(n.startswith(target.name) or n in others for n in written), list(written)
     assert sink.abort() is None
     assert read_files(place) == written, "abort after close removed something"

@@ -19,8 +19,8 @@ from detector.lab.report.page import page
 from detector.lab.session.read import SavedSession, read_session
 from tests.lab.report.sessions import ran
 
-# Numbers that are not measured: they are the same in every run of the same command line.
 NOT_MEASURED = {
+    # These are not measured: they are the same in every run of the same command line.
     "schema",
     "batch",
     "engine_threads",
@@ -44,7 +44,7 @@ NOT_MEASURED = {
 
 
 def numbers(kind: type[Any], above: str = "") -> Iterator[str]:
-    """Yield the names of all numeric fields of a dataclass and of those nested in it."""
+    """Yield the names of all numeric fields of a dataclass and of the dataclasses in its fields."""
     hints = get_type_hints(kind, include_extras=True)
     for one in fields(kind):
         for part in parts(hints[one.name]):
@@ -105,7 +105,7 @@ def test_plain_run_measures_most_statistics(session) -> None:
     assert "fps/end_to_end" not in absent
 
 
-def test_every_number_of_a_summary_is_a_statistic_or_listed() -> None:
+def test_every_number_of_a_summary_is_a_statistic_or_is_listed_here() -> None:
     declared = {one.name for one in list_statistics()}
     assert declared & NOT_MEASURED == set()
     assert set(numbers(Summary)) == declared | NOT_MEASURED

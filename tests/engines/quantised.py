@@ -1,4 +1,4 @@
-"""A small network, and its Q/DQ graph in int8-u8, made by ONNX Runtime's quantiser."""
+"""A small network, and the Q/DQ graph (int8-u8) that ONNX Runtime's quantiser makes of it."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def bytes_between(operator, *inputs):
     ]
 
 
-# Opset, nodes before the last convolution, whether OpenVINO 2026.4.1 computes them differently.
+# Opset; nodes inserted before the last Conv; whether OpenVINO 2026.4.1 computes these differently.
 CASES = {
     "antialias": (18, [("Resize", ["x", "", "half"], HALF | {"antialias": 1}), BACK], True),
     "no-antialias": (18, [("Resize", ["x", "", "half"], HALF), BACK], False),

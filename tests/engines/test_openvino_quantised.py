@@ -78,7 +78,7 @@ def test_conversion_to_float_removes_only_the_rounding(activations, tmp_path):
 
 @pytest.mark.parametrize("activations", KINDS)
 def test_results_agree_with_onnx_runtime(activations, tmp_path):
-    """Compile several times, since OpenVINO misreads such a graph at random, not each time."""
+    """Compile several times, since OpenVINO misreads a quantised graph only now and then."""
     network = foreign(tmp_path, activations)
     assert openvino_quantised.is_wide(network.graph) == activations.endswith("16")
     expected, _ = run("ort", network)

@@ -1,4 +1,4 @@
-"""ONNX Runtime's execution providers: those in this build run, all others are refused."""
+"""ONNX Runtime's execution providers: those of this build are used, all others are refused."""
 
 from __future__ import annotations
 

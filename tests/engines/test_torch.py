@@ -43,8 +43,8 @@ def test_modules_have_the_names_of_the_nodes(network):
             for part in engine.module.modules()
             if isinstance(part, torch.nn.Conv2d)
         )
-        normed_channels = channels - 2 * 21  # all but those of the two heads
-        # Scale, mean and variance are folded into the weights.
+        normed_channels = channels - 2 * 21  # the convolutions of the two heads have no batch norm
+        # Scale, mean and variance of a batch norm are folded into the weights.
         assert parameters == network.parameters - 3 * normed_channels
 
 
@@ -59,7 +59,7 @@ def test_torch_hooks_run_on_the_layers(network):
     assert called == ["29.conv"]
 
 
-def test_operators_without_a_module_are_listed_by_name():
+def test_error_lists_the_operators_without_a_module():
     network = plus_one()
     network.graph.graph.node[2].op_type = "NonZero"
     network.graph.graph.node[3].op_type = "ScatterND"

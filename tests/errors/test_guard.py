@@ -1,4 +1,4 @@
-"""Files that a command reads or has reserved are not overwritten, under any name."""
+"""Files that a command reads (``keep``) and names that it has reserved are not overwritten."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_kept_file_is_refused_under_every_name(model: Path, open_guard: None) ->
     assert not any(refused(path) for path in (other, model.with_name("absent"), model.parent))
 
 
-def test_message_names_both_paths_and_the_cure(model: Path, open_guard: None) -> None:
+def test_message_contains_both_paths_and_the_advice(model: Path, open_guard: None) -> None:
     link = model.with_name("link")
     link.symlink_to(model)
     keep("the model", model)
@@ -69,8 +69,8 @@ def test_message_names_both_paths_and_the_cure(model: Path, open_guard: None) ->
     assert all(part in str(refusal.value) for part in (str(link), str(model), "take another"))
 
 
-def test_files_are_kept_until_their_block_ends(model: Path) -> None:
-    keep("the model", model)  # no effect outside a block
+def test_file_is_protected_until_its_guarded_block_ends(model: Path) -> None:
+    keep("the model", model)  # no effect outside of guarded()
     with guarded():
         assert not refused(model)
         keep("the model", model)
@@ -79,7 +79,7 @@ def test_files_are_kept_until_their_block_ends(model: Path) -> None:
         with guarded():
             keep("labels", inner)
             assert refused(inner)
-            assert refused(model)  # the outer block still keeps it
+            assert refused(model)  # the outer block still protects the model
         assert not refused(inner)
         assert refused(model)
     assert not refused(model)

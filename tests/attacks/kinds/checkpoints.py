@@ -42,7 +42,7 @@ def make(random: Random) -> Case:
 
 
 def _rezipped(random: Random, name: str) -> bytes:
-    """Return a valid zip with a damaged entry. Another entry may be removed, added or renamed."""
+    """Return a valid zip with one damaged entry. An entry may also be removed, added or renamed."""
     entries = list(_entries(name))
     at = 0 if random.random() < 0.7 else random.randrange(len(entries))
     path, data = entries[at]

@@ -1,4 +1,4 @@
-"""Damaged darknet models: the text of the cfg, the bytes of the weights, too many names."""
+"""Damaged darknet models: the text of the cfg, the bytes of the weights, the list of names."""
 
 from __future__ import annotations
 

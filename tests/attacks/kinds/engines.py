@@ -1,4 +1,4 @@
-"""Real engines in new processes, on damaged and valid models."""
+"""Runs of real engines in new processes, on damaged and on valid models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.attacks.inputs import CFG, ENGINES, content
 from tests.attacks.kinds import onnx_graphs
 from tests.attacks.mutate import damage
 
-HEADER = 20  # bytes of a .weights header; then comes CFG's batch norm, four rows of four floats
+HEADER = 20  # bytes at the start of a .weights file. The 16 floats of CFG's batch norm follow.
 NORM = HEADER + 4 * 16
 FLOATS = (0.0, -0.0, 1e-45, -1.0, 1e30, -3e38, float("inf"), float("-inf"), float("nan"))
 NAMES = {"ort": "onnxruntime", "openvino": "openvino", "torch": "torch"}
@@ -55,8 +55,8 @@ def make(random: Random) -> Case:
 
 
 def _damage_weights(random: Random, weights: bytes) -> bytes:
-    """In a third of the cases, damage random bytes; most of these files are refused. In the other
-    cases, set extreme weights but keep the batch norm, so that the engine gets the network."""
+    """In a third of the cases, damage random bytes: most such files are refused. In the other
+    cases, set extreme weights but keep the batch norm: the file is valid, so the engine gets it."""
     if random.random() < 1 / 3:
         return weights[:HEADER] + damage(random, weights[HEADER:])
     changed = bytearray(weights)

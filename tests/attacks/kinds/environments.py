@@ -103,9 +103,9 @@ def make(random: Random) -> Case:
 
 
 def _library_codes(limits: Limits) -> set[int]:
-    """Return the exit codes of a process if Python, NumPy or OpenCV fails to load.
+    """Return the codes to allow if these limits keep Python, NumPy or OpenCV from loading.
 
-    1: error before our first line. 127: linker error. SIGSEGV, SIGABRT: no memory for a stack.
+    1: error before our code runs. 127: linker error. SIGSEGV, SIGABRT: no memory for a stack.
     """
     small = (limits.address_space_mb or 9999) <= 1000 or (limits.open_files or 99) <= 24
     return {1, 127, -6, -11} if small else set()

@@ -53,7 +53,7 @@ def head(method: str, path: str, headers: dict[str, str], version: str = "HTTP/1
 
 
 def credentials(random: Random) -> dict[str, str]:
-    """Return headers of a client without a token, with the right one, or with a similar one."""
+    """Return the headers of a client that sends no token, the right token or a wrong token."""
     wrong = random.choice((*WORDS, TOKEN[:-1], f"{TOKEN}x", TOKEN.upper(), "A" * 5000))
     wrong = wrong.replace("\n", " ")
     return random.choice((

@@ -35,7 +35,7 @@ def _bmp(data: bytes, width: int, height: int) -> bytes:
 
 
 def _tif(data: bytes, width: int, height: int) -> bytes:
-    """Overwrite width and height, which are entries 256 and 257 of the first directory."""
+    """Overwrite width and height, which have the tags 256 and 257 in the first directory."""
     changed = bytearray(data)
     (at,) = struct.unpack_from("<I", data, 4)
     (count,) = struct.unpack_from("<H", data, at)
@@ -64,7 +64,7 @@ def make(random: Random) -> Case:
     else:
         data = damage(random, content(name), [content(other) for other in PICTURES])
     if random.random() < 0.1:
-        name = random.choice(PICTURES)  # the suffix does not match the format of the content
+        name = random.choice(PICTURES)  # a suffix that may contradict the content
     files = {"dots.onnx": content("dots.onnx")}
     argv: list[str] = []
     if random.random() < 0.5:

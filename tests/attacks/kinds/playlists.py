@@ -1,6 +1,6 @@
-"""Playlists of a camera that lead to another host, which records the requests it gets.
+"""A camera's playlists, which lead to another host. This host records the requests that it gets.
 
-The camera has secrets (a login, headers, cookies), of which the other host must receive none.
+The camera gets secrets (a login, headers, cookies). The other host must receive none of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tests.attacks.inputs import NULL, content
 from tests.attacks.mutate import damage
 from tests.attacks.two_servers import KEY, LOGIN, TOKEN
 
-# The other host, the camera's own, and addresses for which URL parsers disagree about the host.
+# The other host, the camera's host, and addresses for which URL parsers disagree about the host.
 HOSTS = (
     "http://{other}",
     "http://{other}",

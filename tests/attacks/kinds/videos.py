@@ -1,4 +1,4 @@
-"""Damaged video files of ten containers, read by each decoder, with various outputs."""
+"""Damaged videos in ten container formats, read by each decoder, with various outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def make(random: Random) -> Case:
     others = [content(other) for other in random.sample(tuple(CLIPS), 2)]
     data = damage(random, content(name), others)
     suffix = name.rpartition(".")[2]
-    if random.random() < 0.1:  # the suffix does not match the container format
+    if random.random() < 0.1:  # a suffix that may contradict the content
         suffix = random.choice(("mp4", "mkv", "avi", "ts", "gif", "mov", "webm", "flv"))
     argv, codes = [f"in.{suffix}", *NULL], set(CODES)
     argv += ["--decoder", random.choice(("auto", "auto", "av", "opencv"))]

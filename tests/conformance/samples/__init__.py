@@ -24,7 +24,7 @@ FRAMES = 6
 @dataclass(frozen=True)
 class Sample:
     """``spec``: a source of at least ``FRAMES`` frames. ``damaged``: specs of damaged files that
-    the source claims. ``around``: a context to enter before each opening."""
+    the source claims. ``around``: gives a context in which the source must be opened."""
 
     spec: str
     damaged: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ GALLERY: dict[str, Callable[[Path], Path]] = {
 
 
 def damage(file: Path) -> tuple[str, ...]:
-    """Write damaged files next to ``file``: empty, halved, arbitrary bytes. Return their paths."""
+    """Next to ``file``, write an empty file, half of ``file`` and other bytes. Return the paths."""
     data = file.read_bytes()
     contents = {"empty": b"", "half": data[: len(data) // 2], "noise": bytes(range(256)) * 40}
     paths = [file.with_name(f"{how}-{file.name}") for how in contents]

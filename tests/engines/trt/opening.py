@@ -1,4 +1,4 @@
-"""Open and build an engine trt or rtx on the fakes."""
+"""Open and build the engines trt and rtx, with fake libraries."""
 
 from __future__ import annotations
 

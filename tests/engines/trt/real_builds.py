@@ -100,7 +100,7 @@ GRAPHS: dict[str, MakeNetwork] = {
 
 
 def build(name: str, precision: str, folder: Path, times: int = 1) -> Iterator[Built]:
-    """Build every plan of a graph in a precision, each ``times`` times, to compare the bytes.
+    """Build every plan of a graph in a precision. Repeat this ``times`` times to compare the bytes.
 
     Bytes may differ, since the library orders the layers of parallel branches at random.
     """

@@ -50,7 +50,7 @@ def test_device_error_on_close_raises_once_and_frees_the_rest(tensorrt, monkeypa
     fail(monkeypatch, "cudaFree")
     with pytest.raises(EngineError, match=r"cudaFree: .*error 700"):
         engine.close()
-    assert len(tensorrt.device.streams) == before - 2  # streams and events were freed
+    assert len(tensorrt.device.streams) == before - 2  # the two requests' streams were freed
     engine.close()
 
 

@@ -1,4 +1,4 @@
-"""Conformance of engines trt and rtx on the fakes, with every CUDA package, without a GPU."""
+"""Conformance of trt (with every CUDA package) and rtx on fake libraries, without a GPU."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ test_slots_and_outputs_have_the_declared_shapes_and_types = (
     conformance.test_slots_and_outputs_have_the_declared_shapes_and_types
 )
 test_infer_does_not_change_its_slot = conformance.test_infer_does_not_change_its_slot
-test_outputs_stay = conformance.test_outputs_stay_valid_until_their_request_infers_again
+test_outputs_stay_valid = conformance.test_outputs_stay_valid_until_their_request_infers_again
 test_requests_in_several_threads_do_not_mix = (
     conformance.test_requests_in_several_threads_do_not_mix
 )

@@ -60,7 +60,7 @@ def test_tensorrt_is_not_started_without_a_working_driver(monkeypatch, state, re
         (True, "tensorrt is not installed; install it with: pip install"),
     ],
 )
-def test_installing_tensorrt_is_advised_only_with_a_gpu(monkeypatch, gpus, reason):
+def test_error_advises_to_install_tensorrt_only_if_there_is_a_gpu(monkeypatch, gpus, reason):
     machine = install_fake_tensorrt(monkeypatch)
     if not gpus:
         machine.libcuda.gpus = []
@@ -108,7 +108,7 @@ def test_auto_chooses_trt_unless_the_cpu_is_requested(monkeypatch):
 
 
 class FailingDriver:
-    """A libcuda in which the function ``fails`` returns error 2, and cuGetErrorName fails, too."""
+    """A libcuda in which two functions fail: cuGetErrorName, and the one that ``fails`` names."""
 
     def __init__(self, fails: str) -> None:
         self._codes = {fails: 2, "cuGetErrorName": 1}

@@ -45,7 +45,7 @@ def test_compiled_kernels_are_kept_per_gpu_next_to_the_plan(monkeypatch, machine
     assert machine.fake.caches_read == [True]
     cache.write_bytes(b"somebody else's code")
     answers(built(machine, tmp_path))
-    assert machine.fake.caches_read == [True], "bytes without proof never reach the library"
+    assert machine.fake.caches_read == [True], "the library must not get a cache without proof"
     other = install_fake_tensorrt(monkeypatch, FAKE, gpus=(RTX_5090,))
     answers(built(other, tmp_path))  # this GPU uses the same portable plan
     assert len(list(tmp_path.glob("*.plan"))) == 1
@@ -157,7 +157,7 @@ def test_cuda_graph_is_used_if_it_is_faster(with_graph, without, graphs):
     [
         ({"graphs": "1"}, ["WHOLE_GRAPH_CAPTURE"] * 2),
         ({"graphs": "0"}, ["DISABLED"] * 2),
-        ({}, ["DISABLED", "WHOLE_GRAPH_CAPTURE", "DISABLED"]),  # a graph is tried, but not faster
+        ({}, ["DISABLED", "WHOLE_GRAPH_CAPTURE", "DISABLED"]),  # the tried graph is not faster
     ],
 )
 def test_contexts_use_the_requested_graph_strategy(machine, own, strategies):
@@ -166,7 +166,7 @@ def test_contexts_use_the_requested_graph_strategy(machine, own, strategies):
 
 
 @pytest.mark.slow
-def test_build_without_a_gpu_says_what_running_needs(tmp_path, monkeypatch):
+def test_build_without_a_gpu_notes_that_the_plan_cannot_run_here(tmp_path, monkeypatch):
     pytest.importorskip("tensorrt_rtx", reason="tensorrt_rtx is not installed")
     from detector.core.config.levels import merge_levels
     from detector.core.engines.trt import driver
