@@ -21,7 +21,7 @@ PACKAGES = {"cv2": "opencv-python-headless", "PIL": "pillow", "yaml": "pyyaml"}
 
 
 def _is_program() -> bool:
-    """Return whether a program is running, not a test that imports a program's functions."""
+    """Return whether the process runs a program of scripts/ or training/, not a test of one."""
     file = getattr(sys.modules["__main__"], "__file__", None)
     return bool(file) and Path(file).resolve().parent in (ROOT / "scripts", ROOT / "training")
 

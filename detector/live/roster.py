@@ -41,7 +41,7 @@ class Roster:
         self.listed: list[Camera] = []  # from the command line and cameras.yaml
         self.lists = dict(options.lists)
         self._off: set[str] = set()  # cameras that a user stopped
-        self._changing = threading.Lock()  # because the page and the monitor may change cameras
+        self._changing = threading.Lock()  # the page and the monitor both change cameras
         self._ended = False
         self._nms = plan.stages()[2]
         self._router: Router | None = None
@@ -73,7 +73,7 @@ class Roster:
         self._ended = True
 
     def nms(self, candidates: Candidates) -> Detections:
-        """Run NMS for all classes that any camera keeps or blurs."""
+        """Run NMS for all classes that any camera keeps or that the run blurs."""
         return self._nms(candidates)
 
     def _class_ids(self, camera: Camera) -> frozenset[int] | None:
@@ -119,7 +119,7 @@ class Roster:
         return any(stamp(spec) != before for spec, before in self.lists.items())
 
     def read_lists_again(self) -> None:
-        """Read cameras.yaml; add, remove or restart the cameras that changed."""
+        """Read cameras.yaml again. Add new cameras, remove missing ones, restart changed ones."""
         self.lists = {spec: stamp(spec) for spec in self.lists}
         try:
             cameras = make_cameras(self._options.specs, self._options.config.of(LiveConfig).repeat)

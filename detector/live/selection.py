@@ -31,8 +31,8 @@ def keep(
     masks: Sequence[Polygon],
     classes: Collection[int] | None,
 ) -> Detections:
-    """Drop detections of classes not in ``classes``, or whose centre is in one of ``masks``, which
-    are polygons with coordinates from 0 to 1."""
+    """Drop each detection whose class is not in ``classes``, or whose centre is in one of the
+    ``masks``. Masks are polygons with coordinates from 0 to 1."""
     if not len(detections) or (not masks and classes is None):
         return detections
     chosen = np.ones(len(detections), bool)

@@ -1,4 +1,4 @@
-"""Writes CSV rows about counting lines and zones (--zones).
+"""Writes the events and counts of lines and zones (--zones) as CSV rows.
 
 Each local day has ``CAMERA/zone-events-YYYY-MM-DD.csv`` and ``CAMERA/zone-counts-YYYY-MM-DD.csv``.
 """
@@ -21,7 +21,7 @@ from detector.live.sources.base import Camera
 
 
 class _DayCsv(DayRows):
-    """Writes the same rows as for a video file, but with ``time_utc`` in place of ``time_s``."""
+    """Writes rows as for a video file, but with times in UTC: columns ``*_s`` become ``*_utc``."""
 
     suffix = ".csv"
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from detector.core.types import Frame, Planes
 
-SIDE = 32  # least pixels of the thumbnail along each side
+SIDE = 32  # the thumbnail has at least this many pixels along each side
 SHADES = 16  # bins of the thumbnail's histogram
 # A cut changes both the pixels and the histogram. Panning changes only the pixels; switching a
 # light changes mostly the histogram.
@@ -20,7 +20,7 @@ class Cuts:
         self._last: NDArray[np.int16] | None = None
 
     def is_cut(self, frame: Frame) -> bool:
-        """Return whether the scene was cut before this frame; the result is stored in the frame."""
+        """Return whether there is a cut just before this frame; store the result in the frame."""
         if frame.cut is None:
             frame.cut = self._compare(frame)
         return frame.cut

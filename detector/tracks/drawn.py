@@ -21,8 +21,8 @@ _dump = partial(yaml.safe_dump, default_flow_style=None, sort_keys=False, allow_
 
 def put_drawing(path: str, camera: str, drawing: str) -> tuple[ZonesFile, str, str]:
     """Replace a camera's lines and zones with ``drawing`` (YAML or JSON). Return the file, its text
-    and a list of the changes. Other options stay; comments stay, too, unless a user wrote
-    ``cameras:``. Raises UsageError."""
+    and a list of the changes. Other options stay. Comments stay, too, unless the user's own text in
+    the file has the key ``cameras``. Raises UsageError."""
     text = read_text(path, "a file of lines and zones") if os.path.lexists(path) else ""
     before = read_zones(path, text).of_camera(camera) if text else ZoneSet()
     content = parse_yaml(text, path) or {}

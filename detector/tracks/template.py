@@ -58,7 +58,7 @@ point: bottom          # which point of a box counts: the middle of its lower ed
 
 
 def write_template(spec: str, config: Config, output: str | None) -> list[Path]:
-    """Write template and page of a source. Raises UsageError, SourceError, OutputError."""
+    """Write the template and the page of a source. Raises UsageError, SourceError, OutputError."""
     from detector.core import sources
 
     live = is_camera(spec)

@@ -101,7 +101,7 @@ class Deployed(torch.nn.Module):
 
 
 def tensor(picture: Path) -> torch.Tensor:
-    """Prepare a picture like the authors' tools/inference: Resize((640, 640)) and ToTensor()."""
+    """Prepare a picture as the authors' tools/inference does: Resize((640, 640)), ToTensor()."""
     image = cv2.cvtColor(cv2.imread(str(picture)), cv2.COLOR_BGR2RGB)
     from PIL import Image
     from torchvision import transforms

@@ -47,7 +47,7 @@ SIDE = 416
 
 
 def read(picture: Path, config: Any) -> tuple[Any, tuple[int, int]]:
-    """Read a picture like Infer.preprocess of demo.py."""
+    """Read a picture as Infer.preprocess of demo.py does."""
     import numpy as np
 
     image = np.asarray(Image.open(picture).convert("RGB"))
@@ -59,7 +59,7 @@ def read(picture: Path, config: Any) -> tuple[Any, tuple[int, int]]:
 
 
 def find(network: Any, picture: Path, config: Any) -> list[Row]:
-    """Decode outputs as Infer.postprocess of demo.py decodes those of ONNX files."""
+    """Detect, and decode as Infer.postprocess of demo.py decodes the outputs of ONNX files."""
     images, shape = read(picture, config)
     head = config.model.head
     with torch.no_grad():

@@ -1,6 +1,6 @@
-"""Files that preprocess pixels themselves: they take bytes or NHWC, scale by 1/255 or subtract a mean.
+"""Files that preprocess pixels: they take bytes or NHWC, and scale by 1/255 or subtract a mean.
 
-Each has the same network, with YOLOv8's outputs, behind layers that exporters or users prepend.
+Each file has the same network, with YOLOv8's outputs, behind layers that exporters or users add.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from following.footage import Footage
 from following.steady import watch
 
 CONF, LOW = 0.25, 0.1  # lowest score that starts a track; lowest that ByteTrack uses
-EACH = 100_000  # offset between the ids of two classes or frames; none has as many ids
+EACH = 100_000  # offset between the ids of two classes or frames; each has fewer ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Compared:
 
 def compare(footage: Footage, interpreter: Path, fps: float) -> list[Compared]:
     """Compare on one clip. ``interpreter``: a Python that has ``trackers``. Trackers get all
-    boxes, but only those with a score of ``CONF`` or more count: the program writes only those."""
+    boxes, but we judge only those that detect-video writes: with a score of at least ``CONF``."""
     boxes = watch(footage.source, conf=LOW)
     untracked = [
         replace(detections, track_ids=np.arange(len(detections)) + EACH * index)

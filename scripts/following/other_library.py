@@ -1,4 +1,4 @@
-"""Print the ids that roboflow's ``trackers`` gives, in a Python that has that package, not ours.
+"""Print the ids that roboflow's ``trackers`` gives. Runs in a Python that has no detect-video.
 
 Arguments: tracker, threshold, frames per second. Standard input: JSON, a list of frames, each a
 list of [x1, y1, x2, y2, score]. Standard output: the ids of each frame, in the order of its boxes,

@@ -2,7 +2,7 @@
 
 `handicap.py memory MB ...` limits torch's memory. `handicap.py assert N ...` makes the Nth
 inference fail on the device. `handicap.py drawers N ...` lets N threads draw ahead of the writer.
-Each needs its own process: after a failed CUDA assertion, every later call of the process fails.
+Each run needs its own process: after a failed CUDA assertion, all later CUDA calls in it fail.
 """
 
 from __future__ import annotations

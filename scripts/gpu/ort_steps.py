@@ -1,4 +1,4 @@
-"""ONNX Runtime on the GPU: FPS, layer times, and agreement of each precision with its CPU fp32."""
+"""ONNX Runtime on a GPU: FPS, layer times, and agreement of each precision with fp32 on a CPU."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ FRAMES = 40
 
 
 def program(*options: str) -> list[str]:
-    """Return the command to profile; in a rehearsal it uses the null engine."""
+    """Return the command that is profiled; in a rehearsal, it uses the null engine."""
     gpu_options = ["--device", "cuda:0", "--engine-options", "graphs=0"]  # graphs hide kernels
     engine = ["null"] if rehearsing() else ["torch", *gpu_options]
     command = [sys.executable, "-m", "detector", str(CLIP), "--engine", *engine]
@@ -109,7 +109,7 @@ NO_RIGHT = "ERR_NVGPUCTRPERM"
 
 
 def ncu() -> Iterator[Row]:
-    """Profile the kernels in the range of infer; the range of nms must have none."""
+    """Profile the kernels in the range ``infer``; the range ``nms`` must have none."""
     if (tool := shutil.which("ncu")) is None:
         yield row("ncu", "not on PATH: give --ncu FOLDER", None)
         return

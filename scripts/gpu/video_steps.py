@@ -26,7 +26,7 @@ def video() -> Iterator[Row]:
 
 
 def drawing() -> Iterator[Row]:
-    """Alternate runs with and without two threads that draw ahead of the writer; compare speeds."""
+    """Run with and without two threads that draw ahead of the writer, in turns; yield speeds."""
     if (why := torch_lacks()) is not None:
         yield row("torch", why, None)
         return

@@ -19,7 +19,7 @@ WARM_UP = 3  # inferences per request before each turn; meanwhile other engines'
 
 
 class Variant(NamedTuple):
-    """``requests``: how many run at once. ``threads``: of each request. 0: the engine chooses."""
+    """``requests``: how many run at once. ``threads``: per request. 0: the engine chooses."""
 
     engine: str
     precision: str
@@ -46,7 +46,7 @@ def opened(network: Network, variant: Variant, calibrate: str | None) -> Engine:
 
 
 def turn(engine: Engine, picture: NDArray[np.uint8], runs: int) -> float:
-    """Infer ``runs`` pictures, in all requests at once; return milliseconds per picture."""
+    """Infer ``picture`` about ``runs`` times, by all requests at once; return ms per picture."""
 
     def serve(request: RawRequest, count: int) -> None:
         for _ in range(count):

@@ -1,10 +1,10 @@
-"""Annotate the pictures of one clip and print the cost; run by a separate Python.
+"""Annotate the pictures of one clip and print the cost; runs in a separate Python.
 
     PYTHON scripts/measuring/drawing_job.py planes|bgr|supervision CLIP SCENE
 
 ``SCENE``: a pickle with the objects of the clip's last pictures (``drawing.py`` makes it).
 ``planes`` and ``bgr`` are drawn by the version of detect-video on ``PYTHONPATH``. Prints JSON: CPU
-milliseconds per picture, without tracks and with trails.
+milliseconds per picture, once without tracks and once with tracks and their trails.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Simulate half precision: a half-precision graph in float32 with explicit roundings.
+"""Simulate a half-precision graph by a float32 graph with explicit roundings.
 
 ONNX Runtime has no half kernels on most CPUs. It computes fp16 in float32 and omits roundings
 between nodes, so fp16 looks too exact. It rejects bf16. Here each node computes in float32,

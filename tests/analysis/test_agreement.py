@@ -57,7 +57,7 @@ def test_pairs_with_the_best_overlap_are_matched_first() -> None:
     assert [(i, j) for i, j, _ in match_pairs(a, b)] == [(1, 0), (0, 1)]
 
 
-def test_mean_iou_and_score_difference_average_matched_pairs() -> None:
+def test_iou_and_score_difference_are_averaged_over_matched_pairs() -> None:
     result = agreement(
         [frame(PERSON), frame(CAR)], [frame((0, 0, 10, 5, 0.7, 0)), frame((20, 20, 40, 40, 0.9, 1))]
     )

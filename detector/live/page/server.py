@@ -23,7 +23,7 @@ from detector.live.page.guard import Gate
 START_S = 10.0
 END_S = 2.0  # ``close`` returns after this time, even if clients stay connected
 LAST_MESSAGES_S = 0.3  # time to send the last messages to viewers
-STEPS = 3  # timers that share LAST_MESSAGES_S; if the process is suspended, only one ends early
+STEPS = 3  # LAST_MESSAGES_S is split into this many timers: a suspension shortens only one of them
 WORKERS = 2  # threads that encode pictures and list files
 
 
@@ -75,7 +75,7 @@ class Server:
 
     async def _serve(self, binding: Binding) -> None:
         self._loop = asyncio.get_running_loop()
-        # It would print a line for each write to a visitor who has left.
+        # This logger would print a line for each write to a visitor who has left.
         logging.getLogger("asyncio").setLevel(logging.ERROR)
         workers = ThreadPoolExecutor(WORKERS, "detect-video page")
         page = Page(
@@ -98,7 +98,7 @@ class Server:
                 log_level="critical",
                 access_log=False,
                 server_header=False,
-                proxy_headers=False,  # with these headers, clients could forge their address
+                proxy_headers=False,  # otherwise, a client could forge its address in a header
                 h11_max_incomplete_event_size=HEAD_BYTES,
                 timeout_keep_alive=5,
                 timeout_graceful_shutdown=1,

@@ -1,4 +1,4 @@
-"""Encodes with x264 without look-ahead, so that a kill loses no picture inside the encoder."""
+"""Encodes with x264 without look-ahead: if the process is killed, the encoder holds no picture."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ AAC_LC = 2
 
 
 def read_sets(codec: str, data: bytes) -> bytes | None:
-    """Return the parameter sets before the first slice, in Annex B format like ``data``; None if
-    a kind is missing."""
+    """Return the parameter sets before the first slice, in Annex B format like ``data``. Return
+    None if a kind of parameter set is missing."""
     set_kinds, slices = (H264_SETS, H264_SLICES) if codec == "h264" else (HEVC_SETS, HEVC_SLICES)
     sets: dict[int, list[bytes]] = {kind: [] for kind in set_kinds}
     for unit in _nal_units(data):
@@ -53,7 +53,7 @@ def decode_size(codec: str, sets: bytes, data: bytes) -> tuple[int, int] | None:
 
 
 def split_adts(data: bytes) -> tuple[bytes, bytes] | None:
-    """Split ADTS into AAC frame and AudioSpecificConfig (ISO 14496-3, 1.A.2)."""
+    """Split an ADTS packet into its AAC frame and an AudioSpecificConfig (ISO 14496-3, 1.A.2)."""
     if len(data) < 9 or data[0] != 0xFF or data[1] & 0xF6 != 0xF0:
         return None
     header_size = 7 if data[1] & 1 else 9

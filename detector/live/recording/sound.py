@@ -17,7 +17,7 @@ GAP_NS = NS // 5  # if a packet is this much later than the end of earlier sound
 
 
 class AacSound:
-    """Transcodes a sound track's packets to AAC. Raises ValueError or av.FFmpegError."""
+    """Transcodes a track's packets to AAC. ``__init__`` raises ValueError or av.FFmpegError."""
 
     def __init__(self, stream: Any) -> None:
         source = stream.codec_context

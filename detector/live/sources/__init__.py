@@ -27,7 +27,7 @@ INFO = SourceInfo("", "live", 1920, 1080, Fraction(0), Fraction(1, 90_000))
 
 class LiveSource(Source):
     form = r"\d{1,3}|/dev/video\d+|[a-z][a-z0-9+.-]*://.*|.*\.ya?ml"
-    order = -100  # asked first, because an address is not a file
+    order = -100  # before the sources of files, because an address is not a file
     arrives = True
 
     def __init__(self, collector: Collector, path: str) -> None:
@@ -80,8 +80,8 @@ class LiveSource(Source):
         cameras = make_cameras([spec], loop)
         if own := [camera.name for camera in cameras if camera.tiles is not None]:
             raise UsageError(
-                f"{spec}: tiles of {', '.join(own)}: only the command has tiles per camera; give "
-                "one value for all cameras: Detector(tiles='2x2')"
+                f"{spec}: tiles of {', '.join(own)}: only the command detect-video has tiles per "
+                "camera; give one value for all cameras: Detector(tiles='2x2')"
             )
         collector = Collector(
             cameras,
@@ -104,7 +104,7 @@ class LiveSource(Source):
         return self.collector.arrive(track, index, row)
 
     def read(self, into: Image | None = None) -> Frame | None:
-        """Return the next frame of any camera. At the end, raises SourceError if none was live."""
+        """Return any camera's next frame. At the end, raises SourceError if no camera was live."""
         frame = self.collector.read(into)
         if frame is None and not self.collector.was_live():
             raise SourceError(self.collector.failures())

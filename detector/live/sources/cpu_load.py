@@ -1,4 +1,4 @@
-"""Measures the load of all cores, and the share of our CPU time that decodes cameras."""
+"""Measures the load of all cores, and the share of our CPU time that goes into decoding."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LoadShares:
 
 
 class CpuLoad:
-    """The load, measured for all cameras. Thread-safe. ``cpu_clock``: CPU ns of this process."""
+    """Measures ``LoadShares``, for all cameras together. Thread-safe. ``cpu_clock``: our CPU ns."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Reads JPEGs in web responses that FFmpeg cannot read: malformed multiparts, still pictures.
+"""Reads JPEGs from web responses that FFmpeg cannot read: malformed multiparts, single pictures.
 
 We find pictures by JPEG's own markers, and pass them to FFmpeg as a correct multipart.
 """

@@ -21,7 +21,7 @@ _running: weakref.WeakSet[ThreadedFeed] = weakref.WeakSet()
 
 @atexit.register
 def _stop_running() -> None:
-    """Stop all feeds before Python exits, because FFmpeg's callbacks would crash it."""
+    """Stop all feeds before Python exits: an FFmpeg callback during the exit would crash it."""
     feeds = list(_running)
     for feed in feeds:
         feed.stop(0)  # signal all feeds before waiting for any

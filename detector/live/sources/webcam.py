@@ -1,4 +1,4 @@
-"""Reads webcams with OpenCV, in one thread, which reopens a lost device."""
+"""Reads each webcam with OpenCV, in a thread of its own, which reopens a lost device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from detector.live.sources.status import SECOND
 from detector.live.sources.threaded import ThreadedFeed
 
 MICROSECONDS = Fraction(1, 1_000_000)
-PAUSE_S = 0.05  # after a failed read, because a dead device fails immediately
+PAUSE_S = 0.05  # wait this long after a failed read, since reads of a dead device fail immediately
 
 
 class WebcamFeed(ThreadedFeed):

@@ -24,7 +24,7 @@ from detector.core.cli.printing import echo
 )
 @click.option("--output", "-o", metavar="FILE.html", help="Default: IN-check.html.")
 def check(**given: Any) -> None:
-    """Write a page on which you judge counted crossings and count a stretch by hand."""
+    """Write a page on which you judge counted crossings, and count a part of the video by hand."""
     from detector.tracks.check import write_check
 
     path, shown, counted = write_check(**given)
@@ -63,7 +63,7 @@ class ZonesCommand(HelpfulCommand):
     "current folder.",
 )
 def command(source: str, output: str | None, **flags: Any) -> None:
-    """Write a template for --zones and a page to draw it on."""
+    """Write a template for --zones, and a page for drawing lines and zones."""
     from detector.core.config.levels import resolve_config
     from detector.tracks.template import write_template
 

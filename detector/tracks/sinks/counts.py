@@ -35,7 +35,7 @@ class CountsSink(SceneSink):
     def cells(
         source: str, row: ZoneCount, when: Callable[[float], object] = rounded
     ) -> tuple[object, ...]:
-        """Return a row for ``columns``. ``when`` formats seconds of the source's clock."""
+        """Return a row: one cell per column. ``when`` formats seconds of the source's clock."""
         span, start_s = (row.from_s, row.to_s), row.start_s
         return (
             *map(when, span),

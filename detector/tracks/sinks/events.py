@@ -62,7 +62,7 @@ class EventsSink(SceneSink):
     def cells(
         source: str, event: ZoneEvent, when: Callable[[float], object] = rounded
     ) -> tuple[object, ...]:
-        """Return a row for ``columns``. ``when`` formats seconds of the source's clock."""
+        """Return a row: one cell per column. ``when`` formats seconds of the source's clock."""
         times_s = (event.time_s, event.since_s, event.until_s)
         time, since, until = ("" if time_s is None else when(time_s) for time_s in times_s)
         return (

@@ -40,7 +40,7 @@ class TrackSettings:
 
 
 def _trail_seconds(text: str) -> float:
-    """Parse --trails: 2s or 2. Raises UsageError."""
+    """Parse --trails, such as ``2s`` or ``2``. Raises UsageError."""
     try:
         seconds = float(text.removesuffix("s"))
     except ValueError:
@@ -51,8 +51,8 @@ def _trail_seconds(text: str) -> float:
 
 
 class TrackStage(Stage):
-    """Tracks each camera separately, with ids from 1. With --infer-every, it predicts boxes in
-    between."""
+    """Tracks each camera separately, with ids from 1. With --infer-every, it predicts the boxes of
+    frames that are not inferred."""
 
     turned_on_by = ("tracking", "track")
     what = "Tracking"
