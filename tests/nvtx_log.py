@@ -37,8 +37,8 @@ def probe_env(library: Path, log: Path) -> dict[str, str]:
 def read_log(log: Path, domain: str = "detect-video") -> list[Range]:
     """Return every range of a domain, in the order of their ends.
 
-    Raises AssertionError if a thread left a range open or has a pop without a push. Otherwise all
-    ranges are nested, since a pop closes the last push of its thread.
+    Raises AssertionError if a thread left a range open, or closed a range that it had not opened.
+    Otherwise all ranges are nested, since a pop closes the last push of its thread.
     """
     categories: dict[tuple[int, str], str] = {}
     stacks: dict[tuple[int, int], list[tuple[int, str, str, str]]] = defaultdict(list)

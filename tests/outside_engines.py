@@ -31,7 +31,7 @@ class CrashingEngine(NullEngine):
         self.requests = [CrashingRequest(network) for _ in self.requests]
 """
 
-# Builds a file and runs it. Each build adds a line to $FORGE_LOG.
+# Builds a file, and checks it when the engine is opened. Each build adds a line to $FORGE_LOG.
 FORGING = """
 class Forge(ArtefactBuilder):
     suffix = ".forged"

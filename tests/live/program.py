@@ -20,7 +20,7 @@ class UnavailableError(Exception):
 
 
 class ProgramEndedError(Exception):
-    """Raised if the program ended too early; the text is its output."""
+    """Raised if the program did not start, run or end as it should. The text says why."""
 
 
 @dataclass
@@ -33,8 +33,8 @@ class Sample:
 
 
 class Program:
-    """A running detect-video with its own folder. ``prefix``: the start of its command line, such
-    as ``ip netns exec NAME``. ``environment`` is added to our own. Unless ``options`` contain
+    """A running detect-video with its own folder. ``prefix``: words before the command, such as
+    ``ip netns exec NAME``. ``environment``: additional variables. Unless ``options`` contain
     ``--json``, the program prints each change of a camera's state to standard error."""
 
     def __init__(
@@ -153,7 +153,7 @@ def in_seconds(text: str) -> float:
 def write_cameras(
     path: Path, urls: Mapping[str, str], rate: float | None = None, **options: str
 ) -> None:
-    """Write cameras.yaml, as JSON. ``options``: name of a camera -> its rtsp_transport."""
+    """Write cameras.yaml in JSON, which is valid YAML. ``options``: camera -> rtsp_transport."""
     entries = []
     for name, url in urls.items():
         entry: dict[str, Any] = {"name": name, "url": url}

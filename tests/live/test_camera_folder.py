@@ -81,7 +81,7 @@ def test_folder_is_locked_even_if_another_run_removed_it_first(kind, tmp_path, m
     OPENERS[kind](tmp_path, print).close()
 
 
-def test_two_runs_write_separate_rows_if_the_folder_is_moved_between_them(tmp_path, monkeypatch):
+def test_runs_write_separate_rows_if_the_folder_moves_between_their_starts(tmp_path, monkeypatch):
     runs = [OPENERS["rows"](tmp_path, print)]
 
     def move_once(path, file):

@@ -1,4 +1,4 @@
-"""Test the lines that a live run prints about its cameras, on a clock that the test moves."""
+"""Test the lines that a live run prints about its cameras. The tests move the clock."""
 
 import re
 from dataclasses import replace
@@ -41,7 +41,7 @@ def test_dropped_backlog_is_reported_once_under_policy_every() -> None:
     camera_lines.report(dropped(30), round(3 * CAUGHT_UP_S * SECOND))
     assert len(fault_lines) == 1, "nothing more was dropped"
     camera_lines.report(dropped(40), round(3 * CAUGHT_UP_S * SECOND))
-    assert len(fault_lines) == 2, "it had caught up"
+    assert len(fault_lines) == 2, "the camera had caught up before this drop"
 
 
 def test_dropped_backlog_is_not_reported_under_policy_latest() -> None:

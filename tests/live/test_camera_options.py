@@ -1,4 +1,4 @@
-"""Test that options of cameras are refused for files, where alerts would never come."""
+"""Test that options of cameras are refused for files, on which they have no effect."""
 
 from pathlib import Path
 

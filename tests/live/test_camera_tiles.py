@@ -1,4 +1,4 @@
-"""Test tiles per camera."""
+"""Test that each camera can have its own ``tiles``."""
 
 import json
 from dataclasses import replace
@@ -102,7 +102,7 @@ def test_run_infers_tiles_only_for_the_camera_that_has_them(tmp_path):
     assert summary["tiles"] == 3
 
 
-def test_camera_tiles_are_refused_without_tile_support(tmp_path):
+def test_tiles_of_a_camera_are_refused_outside_the_command(tmp_path):
     path = tmp_path / "cameras.yaml"
     path.write_text("cameras: {a: {url: 'rtsp://127.0.0.1:1/x', tiles: 2x2}}")
     with pytest.raises(UsageError, match="tiles"):

@@ -36,7 +36,7 @@ cameras:
 """,
     )
     door, webcam = make_cameras([path])
-    # Values are not expanded again, and characters with a meaning in URLs are escaped.
+    # A variable's value is not expanded again, and characters with a meaning in URLs are escaped.
     login = "admin:p%40ss%2Fw%24%7BDOOR%7D@"
     assert door == Camera(
         "door",

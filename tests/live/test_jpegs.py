@@ -124,7 +124,7 @@ def test_malformed_multipart_is_read_with_a_note(web: HttpServer, name: str) -> 
         wait_for(lambda: feed.facts().received >= 12)
         facts = feed.facts()
         assert (facts.connects, facts.error) == (1, None)
-        if name != "length much too large":  # its response ends before FFmpeg complains
+        if name != "length much too large":  # the response ends before FFmpeg complains
             assert "by JPEG's own markers" in facts.note
     finally:
         feed.stop(PATIENCE_S)
@@ -136,7 +136,7 @@ def test_malformed_multipart_is_read_with_a_note(web: HttpServer, name: str) -> 
     ("path", "kind"),
     [("/snap.jpg", "image/jpeg"), ("/cgi", "application/octet-stream"), ("/jpg", "image/jpg")],
 )
-def test_still_picture_is_requested_at_its_rate(web: HttpServer, path: str, kind: str) -> None:
+def test_picture_is_requested_at_the_cameras_rate(web: HttpServer, path: str, kind: str) -> None:
     web.pages[path] = kind, PICTURES[0]
     feed = start_feed(web, path, rate=20)
     try:

@@ -1,4 +1,4 @@
-"""Test files played in a loop as cameras, on a clock that the test moves."""
+"""Test cameras whose pictures come from a file that is played in a loop."""
 
 import threading
 from itertools import pairwise
@@ -74,7 +74,7 @@ def test_looped_file_keeps_its_pace_over_each_restart(tmp_path: Path) -> None:
 def test_accelerator_of_the_camera_is_passed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that PyAV gets the accelerator, for which a string stands in."""
+    """Check that PyAV gets the accelerator. A string replaces the real accelerator."""
     clip = make_clip(tmp_path / "c.mp4", pictures=10)
     opened: list[Any] = []
     real = av.open
@@ -96,7 +96,7 @@ def test_accelerator_of_the_camera_is_passed_on(
 @pytest.mark.parametrize("b_frames", [0, 2])
 def test_pictures_stay_in_order_over_a_restart(tmp_path: Path, b_frames: int) -> None:
     clip = make_clip(tmp_path / "c.mp4", pictures=12, fps=100, gop=6, b_frames=b_frames)
-    terms = Terms(every=True, max_age_s=PATIENCE_S)  # a slow test drops no picture
+    terms = Terms(every=True, max_age_s=PATIENCE_S)  # no drops, even if the test is slow
     feed = make_feed(Camera("c", FILE, Address(str(clip))), terms)
     feed.start()
     taken: list[Picture] = []

@@ -20,7 +20,7 @@ class FakeProcess:
             self.now += MINUTE // 6
 
 
-def test_minute_is_the_mean_of_its_samples():
+def test_figure_of_a_minute_is_the_mean_of_its_samples():
     process = FakeProcess()
     for mb in (100, 104, 108):
         process.resident = mb * MB

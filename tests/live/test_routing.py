@@ -190,7 +190,7 @@ def test_camera_states_become_events():
     assert outputs.events[-1].event == "gone"
 
 
-def test_output_counts_since_the_last_call_include_a_closed_output() -> None:
+def test_counts_since_the_last_call_include_those_of_a_closed_output() -> None:
     done = {"written": 0, "bytes": 0}
 
     def make(camera, feed):

@@ -87,7 +87,7 @@ def test_every_row_is_written_immediately(tmp_path: Path, notices: list[str]) ->
 
 @contextmanager
 def limit_file_size(size: int) -> Iterator[None]:
-    """Let no file grow beyond ``size``, as if the disk were full (EFBIG)."""
+    """Let no file grow beyond ``size`` bytes, as if the disk were full (EFBIG)."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:

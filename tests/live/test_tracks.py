@@ -49,7 +49,7 @@ def test_each_day_has_a_folder_and_restarts_add_to_it(tmp_path, notices):
     assert notices == []
 
 
-def test_unwritable_track_is_counted_and_reported_once(tmp_path, notices):
+def test_unwritable_tracks_are_counted_and_reported_once(tmp_path, notices):
     tracks = CameraTracks(tmp_path, camera(), notices.append)
     (tmp_path / "yard").mkdir()
     (tmp_path / "yard/tracks").write_text("in the way")
@@ -74,7 +74,7 @@ def test_clock_jump_ends_no_track(tmp_path):
     ("save", "expected"),
     [(("tracks",), True), (("tracks", "csv"), None), (None, False), ((), False)],
 )
-def test_save_tracks_is_accepted_for_cameras(save, expected):
+def test_save_accepts_only_tracks_for_cameras(save, expected):
     draft = PlanDraft.of(Config().with_options({"save": save}))
     if expected is None:
         with pytest.raises(UsageError):

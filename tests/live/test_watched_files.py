@@ -110,7 +110,7 @@ def test_pictures_and_counts_have_the_name_of_their_file():
     assert (counts.today, counts.inside, counts.counts) == ((1, 1), 0, {"cat": (1, 1)})
 
 
-def test_start_and_stop_are_passed_on():
+def test_start_and_stop_are_passed_on_to_the_terminal_line():
     calls = []
     line = SimpleNamespace(start=lambda *a: calls.append(a[3]), stop=lambda: calls.append("stop"))
     watched = WatchedFiles(Hub(), line)

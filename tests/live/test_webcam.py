@@ -98,7 +98,7 @@ def test_lost_device_is_reported_and_opened_again() -> None:
     device.pictures = 5
 
     def plug_in(spec: int | str) -> Device:
-        if device.opened:  # set here, as the test's thread might be too late
+        if device.opened:  # the second opening; the test's thread might set this too late
             device.pictures = 10**9
         return device.open(spec)
 

@@ -18,7 +18,7 @@ INFO = SourceInfo("stub", "video", 8, 8, Fraction(25), Fraction(1, 25))
 
 
 class FakeClock:
-    """A clock for one thread, which only ``sleep`` advances."""
+    """A clock that only ``sleep`` advances. Only one thread may use it."""
 
     def __init__(self) -> None:
         self.now = 1_000
@@ -31,7 +31,7 @@ class FakeClock:
 
 
 class Notes:
-    """Thread-safe record of work: name of the stub -> (start, end) in ns of the real clock."""
+    """Thread-safe record of work: stub's name -> list of (start, end), in ns of the real clock."""
 
     def __init__(self) -> None:
         self.spans: dict[str, list[tuple[int, int]]] = defaultdict(list)

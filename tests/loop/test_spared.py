@@ -1,4 +1,4 @@
-"""Frames that --infer-every does not infer, in both loops and combinations of small sizes."""
+"""Frames that are not inferred because of ``--infer-every``, in both loops."""
 
 import itertools
 from dataclasses import replace
@@ -55,7 +55,7 @@ def consume(parts, loop, timeline=None):
     covering([1, 2, 3], [1, 2], [1, 2, 5], [1, 1 << 20], [2, 5], together=3),
 )
 def test_every_small_combination_keeps_all_frames(batch, concurrency, requests, image_bytes, every):
-    """With ``image_bytes`` 1, memory holds one picture more than a batch."""
+    """If ``image_bytes`` is 1, memory holds only one batch of pictures and one more picture."""
     parts = scheduled_parts(every, batch, requests, concurrency, image_bytes=image_bytes)
     pairs, progress = consume(parts, frames_overlapped)
     assert pairs == [(i, float(i - i % every), i % every > 0) for i in range(FRAMES)]
@@ -86,7 +86,7 @@ def test_still_frames_reuse_results_with_a_schedule(loop):
     parts = scheduled_parts(every, 1, 4, 2, still=Stillness(0.0))
     pairs, progress = consume(parts, loop)
     inferred = range(0, FRAMES, every)
-    results = {}  # frame -> the frame whose result it has. Pictures get brighter by a level.
+    results = {}  # frame -> frame whose result it gets. Each frame is one level brighter.
     for i in inferred:
         last = results.get(i - every, 0)
         results[i] = i if i - last >= changes else last

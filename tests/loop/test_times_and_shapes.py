@@ -21,7 +21,7 @@ def frames_of(loop, parts, timeline):
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_frame_times_equal_stage_costs_with_shared_inference(batch):
+def test_frame_has_the_cost_of_each_stage_and_its_share_of_inference(batch):
     """The last of seven frames is alone in its batch, so it has the whole inference time."""
     clock = FakeClock()
     parts = stub_parts(
@@ -37,7 +37,7 @@ def test_frame_times_equal_stage_costs_with_shared_inference(batch):
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("timed", [False, True])
-def test_times_add_up_to_the_ledger(loop, timed):
+def test_times_of_all_frames_add_up_to_those_of_the_timeline(loop, timed):
     timeline = Timeline(nvtx=False)
     parts = stub_parts(9, 2, concurrency=2, timed=timed)
     frames = frames_of(loop, parts, timeline)

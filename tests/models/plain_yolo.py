@@ -1,6 +1,6 @@
-"""The blocks of YOLOv5 and YOLOv7 as plain numpy, for one picture, with nothing folded.
+"""The blocks of YOLOv5 and YOLOv7 in plain numpy, for one picture. Tests compare graphs with them.
 
-Tests compare the graphs with these blocks.
+Normalisation is not folded into the weights of convolutions.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""A bad cfg is refused with its path and line, what is wrong, and what would be right."""
+"""The error about a bad cfg gives path and line, what is wrong, and what would be right."""
 
 from pathlib import Path
 

@@ -51,7 +51,7 @@ changes = st.lists(
 
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch):
-    """Lower the limits, so that a large valid network takes only milliseconds."""
+    """Lower the limits, so that networks that would take more than milliseconds are refused."""
     monkeypatch.setattr(plan_module, "MAX_TENSOR", 1 << 20)
     monkeypatch.setattr(plan_module, "MAX_FLOATS", 1 << 18)
 

@@ -47,8 +47,8 @@ def write(cfg: Path, numbers: bytes, header: bytes = struct.pack("<3iq", 0, 2, 5
 
 
 @pytest.mark.slow
-def test_random_weights_equal_the_reference_recipe():
-    """Compare with the sha256 of the reference's file for seed 7."""
+def test_random_weights_follow_the_recipe_of_the_reference():
+    """The sha256 for seed 7 comes from REFERENCE.md in the shared folder."""
     text = (catalogue.folder() / "darknet/yolov4-tiny-person-vehicle.cfg").read_text()
     data = struct.pack("<3iq", 0, 2, 5, 0) + stored(random_weights(plan(text), 7))
     assert len(data) == 23_530_556

@@ -60,7 +60,7 @@ def test_new_file_adds_a_family(dropped_in, tmp_path):
 )
 def test_every_listed_module_has_a_front_end_for_its_suffix(suffix, module):
     imported = importlib.import_module(module)
-    if suffix in models.front_ends():  # an engine's class lists its own suffixes
+    if suffix in models.front_ends():  # an engine lists its suffixes in its class
         assert suffix in imported.SUFFIXES
     assert isinstance(imported.FRONT_END, FrontEnd)
 
@@ -76,7 +76,7 @@ def test_front_ends_read_exactly_these_suffixes():
     [
         ("x.cfg", ["darknet"]),
         ("x.onnx", ["onnx"]),
-        ("x.safetensors", ["checkpoint", "safetensors", "yolo"]),  # and what these import
+        ("x.safetensors", ["checkpoint", "safetensors", "yolo"]),  # safetensors imports the others
     ],
 )
 def test_run_imports_only_the_front_end_of_its_file(tmp_path, model, expected):

@@ -25,7 +25,7 @@ def test_every_node_except_conversions_has_its_costs():
     plane = 2 * 3 * 2 * 3  # batch 2, 3 channels of 2x3
     assert node_costs(network().graph) == {
         "input.nchw": NodeCost(0, plane + plane),
-        "0.conv": NodeCost(plane * 3, plane + 9 + 3 + plane),  # 1x1 over 3 channels; weights, bias
+        "0.conv": NodeCost(plane * 3, plane + 9 + 3 + plane),  # 1x1, 3 inputs; 9 weights, 3 biases
         "1.conv": NodeCost(6 * 6, plane + 18 + 6),  # one window of 2x3 for each of 2 x 3 planes
     }
 

@@ -31,9 +31,9 @@ def pyramid(export: Export, levels: int) -> list[str]:
 
 
 def levels(heads, strides=(8, 16, 32), anchors=1, form="rows", gain=1, **more):
-    """Make outputs for each stride. ``heads``: name of an output without its stride -> number
-    of columns and last operator. ``form``: "rows" [1, N, columns], "flat" [N, columns], "maps"
-    [1, channels, H, W], or "joined", one output of all rows."""
+    """Make outputs. ``heads``: an output's name, without its stride -> number of columns, and last
+    operator. ``form``: for each stride an output "rows" [1, N, columns], "flat" [N, columns] or
+    "maps" [1, channels, H, W], or "joined": one output [1, N, columns] for all strides."""
     export = Export(opset=11, **more)
     maps = pyramid(export, len(strides))
     for name, (columns, last) in heads.items():
@@ -86,7 +86,7 @@ CONF = 0.5
 NANODET = {"cls_pred_stride_": (3, "Sigmoid"), "dis_pred_stride_": (32, "")}
 YUNET = {"cls_": (1, "Sigmoid"), "obj_": (1, "Sigmoid"), "bbox_": (4, ""), "kps_": (10, "")}
 CASES = {
-    # case: file, heads, strides, arguments of ``levels`` and of ``by_distances``, pixels from bytes
+    # case: file, heads, strides, arguments of ``levels`` and of ``by_distances``, normalisation
     "NanoDet": (
         "m",
         NANODET,

@@ -80,7 +80,7 @@ def test_missing_model_is_refused(tmp_path, monkeypatch, model, message):
 
 
 @pytest.mark.parametrize(("name", "what"), [("x.tflite", r"\.tflite"), ("x", "without a suffix")])
-def test_unknown_format_raises_with_the_known_formats(tmp_path, name, what):
+def test_error_about_an_unknown_format_lists_the_known_formats(tmp_path, name, what):
     (tmp_path / name).write_bytes(b"\0")
     with pytest.raises(ModelError, match=rf"{what}.* export .* ONNX.*\.cfg"):
         open_network(str(tmp_path / name))

@@ -1,4 +1,4 @@
-"""Files written by ``build`` need no option besides --model FILE, and keep their model's head."""
+"""Files written by ``build`` need no option besides ``--model``, and keep their model's head."""
 
 import json
 from functools import partial
@@ -78,7 +78,8 @@ def test_built_file_has_the_same_head(tmp_path, layout):
     for one, other in zip(run_once(network, rows), run_once(again, rows), strict=True):
         np.testing.assert_array_equal(one, other)
     assert again.names not in ([], ())
-    # Building the built file would write the same description. Arguments were compared above.
+    # Building the built file would write the same description. Its arguments
+    # are not compared here: they are those of the head, which are compared above.
     assert json.loads(describe(again)) == json.loads(describe(network)) | {
         "arguments": json.loads(describe(again))["arguments"]
     }
@@ -180,7 +181,7 @@ def test_built_file_takes_names_but_no_family(tmp_path):
     assert "random weights (seed 3)" in open_network(path).warnings[0]
 
 
-def test_only_our_own_metadata_is_removed_if_no_decoder_has_the_head():
+def test_only_our_own_metadata_is_removed_if_the_head_cannot_be_described():
     network = plus_one()
     network.graph.metadata_props.add(key="author", value="somebody")
     network.graph.metadata_props.add(key=KEY, value="of another graph")

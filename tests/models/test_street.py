@@ -67,7 +67,7 @@ def test_half_floats_are_read(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["ort", "torch"])
 def test_street_detects_most_of_its_clip(engine):
-    """Run the default model on every 50th frame of the clip, on each installed engine."""
+    """Run the default model on every 50th frame of the clip."""
     pytest.importorskip("onnxruntime" if engine == "ort" else "torch")
     document = json.loads((ROOT / "videos/street.json").read_text())
     labels = [row for row in document["annotations"] if not row["iscrowd"]]

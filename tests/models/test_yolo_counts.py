@@ -1,6 +1,6 @@
 """Parameters and multiply-accumulates of the packaged YAML networks equal published figures.
 
-We count in the architecture, without weights; test_yolo_blocks.py shows that the graph has the same
+We count from the architecture, without weights. test_yolo_blocks.py shows that graphs have the same
 counts. Sources: the tables of YOLOv5's releases (fused parameters in M, GFLOPs at 640) and of the
 YOLOv7 paper (arXiv 2207.02696, table 2), where w6, e6 and e6e run at 1280.
 """
@@ -34,7 +34,7 @@ PUBLISHED = [  # name, side, fused parameters in M, GFLOPs
     ("yolov7-e6", 1280, 97.2, 515.2),
     ("yolov7-e6e", 1280, 151.7, 843.2),
 ]
-EXACT = {  # parameters (as stored, after fusing) that the original projects print
+EXACT = {  # (parameters as stored, parameters after fusing), as the original projects print
     "yolov5n": (1_872_157, 1_867_405),
     "yolov5s": (7_235_389, 7_225_885),
     "yolov5m": (21_190_557, 21_172_173),

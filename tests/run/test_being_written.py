@@ -1,4 +1,4 @@
-"""A second run of the same input is refused before its engine starts."""
+"""A run is refused before its engine starts if another run is writing the same output."""
 
 from pathlib import Path
 
@@ -64,7 +64,7 @@ def test_second_run_is_refused_before_the_engine_starts(run, tmp_path, options, 
 
 
 def test_output_of_other_settings_does_not_block_a_run(run):
-    """The run with other settings writes IN-detected-2.mp4."""
+    """The run with other settings would write in-ort-detected-2.mp4."""
     run(conf=0.5, engine="ort")
     writing = Partial(Path("in-ort-detected.mp4"))
     with pytest.raises(OutputError, match="another run"):

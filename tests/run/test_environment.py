@@ -1,4 +1,4 @@
-"""The facts about the machine and the program in a session."""
+"""The commit of the program's checkout, as a session records it."""
 
 import shutil
 import subprocess
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="machine: no
         ("detector/new.py", "-dirty"),
     ],
 )
-def test_commit_of_a_checkout(tmp_path, monkeypatch, changed, suffix):
+def test_commit_is_dirty_only_if_the_code_is_changed(tmp_path, monkeypatch, changed, suffix):
     file = tmp_path / "detector/core/run/environment.py"
     for each in (file, tmp_path / "docs/page.md", tmp_path / "cfg/default.yaml"):
         each.parent.mkdir(parents=True, exist_ok=True)

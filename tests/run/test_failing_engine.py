@@ -1,6 +1,4 @@
-"""An engine that fails, and then cannot be closed: the run reports the first error and keeps its
-rows.
-"""
+"""If an engine fails and cannot be closed, the run reports the first error and keeps its rows."""
 
 import pytest
 

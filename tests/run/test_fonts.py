@@ -1,4 +1,4 @@
-"""--font: invalid fonts are refused early, and class names that lack glyphs are noted."""
+"""``--font``: invalid fonts are refused early, and a note lists names that cannot be drawn."""
 
 import os
 import sys
@@ -42,7 +42,7 @@ def make_invalid_fonts(folder: Path) -> dict[str, Path]:
 @pytest.mark.parametrize(
     "kind", ["text.ttf", "empty.otf", "cut.ttf", "pipe.ttf", "dir", "absent", "device"]
 )
-def test_invalid_font_exits_before_a_model_is_loaded(tmp_path, monkeypatch, kind):
+def test_invalid_font_is_refused_before_a_model_is_loaded(tmp_path, monkeypatch, kind):
     path = make_invalid_fonts(tmp_path)[kind]
     monkeypatch.setattr("detector.core.run.plan.load_model", lambda *_, **__: pytest.fail("loaded"))
     config = resolve_config(None, {"font": str(path), "output": f"{tmp_path}/"})
@@ -93,7 +93,7 @@ def test_detections_are_drawn_with_the_font(font):
         detections.draw(image, font=font.with_name("absent"))
 
 
-def test_unprintable_names_are_noted_once(font):
+def test_names_that_cannot_be_drawn_are_noted_once(font):
     names = ("人", "车", "person", *"面包汽火")
     opened = open_font(str(font))
     (note,) = note_names(names, [1, 0, 2, 3, 4, 5, 999], opened)

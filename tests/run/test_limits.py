@@ -48,7 +48,7 @@ def test_deleted_current_folder_exits_2(tmp_path, monkeypatch):
     assert blamed.exit_code == 2
 
 
-def test_started_threads_end():
+def test_check_ends_the_threads_that_it_starts():
     before = threading.active_count()
     check_threads(3)
     assert threading.active_count() <= before
@@ -141,7 +141,7 @@ def test_memory_limit_that_is_too_small_is_refused(monkeypatch, engine):
     ("groups", "files", "expected"),
     [
         ("0::/a/b\n", {"a/b/memory.max": "max", "a/memory.max": "5000"}, 5000 + 1024),
-        ("0::/a/b\n", {"memory.max": "700"}, 700 + 1024),  # for a container, its own group is /
+        ("0::/a/b\n", {"memory.max": "700"}, 700 + 1024),  # a container's own group is its root
         ("0::/a\n", {"a/memory.max": "max"}, None),
         ("4:memory:/x\n0::/\n", {"memory/x/memory.limit_in_bytes": "900"}, 900 + 1024),
         ("", {}, None),

@@ -1,4 +1,4 @@
-"""--skip-still, with a clip of two still periods."""
+"""``--skip-still``, with a clip of two still periods."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""--tiles, from the command line to the rows."""
+"""``--tiles``, from the value of the option to the rows."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def options(folder: Path, **more) -> Config:
     return Config().with_options({**settings, "run_dir": str(folder / "run"), **more})
 
 
-@pytest.mark.parametrize("size", [None, "608x352"])  # None: follows the video's shape
+@pytest.mark.parametrize("size", [None, "608x352"])  # None: the video's shape decides
 def test_tiles_smaller_than_the_input_are_refused_before_the_engine_opens(
     tmp_path, monkeypatch, size
 ):

@@ -1,4 +1,4 @@
-"""--start and --duration: which frames are read, and invalid times."""
+"""``--start`` and ``--duration``: which frames are read, and invalid times."""
 
 from fractions import Fraction
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Test ``--serve`` on the command line, with a file as the source."""
+"""Test ``--serve`` on the command line, for standard input and for a file."""
 
 import re
 import subprocess
@@ -20,7 +20,7 @@ STREET = CHECKOUT / "videos/street.mp4"
 
 
 @pytest.mark.slow
-def test_file_is_shown_and_the_page_ends_with_the_run(tmp_path):
+def test_piped_video_is_shown_and_the_page_ends_with_the_run(tmp_path):
     words = [*COMMAND, "-", "--serve", "0", "-o", "out/", "--no-video", "--conf", "0.01"]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with (
@@ -32,9 +32,8 @@ def test_file_is_shown_and_the_page_ends_with_the_run(tmp_path):
         wait_for(lambda: client.ask("/healthz").status == 200)
         [stream] = client.ask("/api/streams").json()["streams"]
         assert (stream["kind"], stream["state"], stream["size"]) == ("file", "live", "320x180")
-        snapshot = (
-            f"/api/streams/{stream['name']}/snapshot.jpg"  # 503: no picture within two seconds
-        )
+        # The server answers 503 if no picture arrives within two seconds.
+        snapshot = f"/api/streams/{stream['name']}/snapshot.jpg"
         wait_for(lambda: client.ask(snapshot).body[:2] == b"\xff\xd8")
         with client.stream("/api/events") as events:
             end_video()
@@ -50,7 +49,7 @@ def test_file_is_shown_and_the_page_ends_with_the_run(tmp_path):
 
 @contextmanager
 def raw_video(pipe: IO[bytes]) -> Iterator[Callable[[], None]]:
-    """Write a video to ``pipe`` from a thread; yield a function that ends it."""
+    """Write a video to ``pipe`` from a thread; yield a function that ends the video."""
     ended = threading.Event()
 
     def write() -> None:
@@ -69,7 +68,7 @@ def raw_video(pipe: IO[bytes]) -> Iterator[Callable[[], None]]:
 
 
 @pytest.mark.slow
-def test_wrong_serve_options_exit_before_a_model_is_loaded(tmp_path):
+def test_wrong_serve_options_are_refused_before_a_model_is_loaded(tmp_path):
     with silent_listener() as port:
         for words, code in (
             ((str(port),), 6),

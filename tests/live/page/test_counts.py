@@ -115,7 +115,7 @@ def test_all_outputs_show_the_same_counts(tmp_path, browser: Browser):
         for side, columns in (("in", IN), ("out", OUT))
     }
     ins, outs = line["today"]["in"], line["today"]["out"]
-    assert ins > 5, "this run has counted, too"
+    assert ins > 5, "the run has added to the 5 in the file"
     retained = _retained(subscriber, "mid/in"), _retained(subscriber, "mid/out")
     assert (ins, outs) == retained == (in_files["mid", "in"], in_files["mid", "out"])
     assert (ins, outs) == tuple(sum(hour[side] for hour in line["hours"]) for side in ("in", "out"))
@@ -140,7 +140,7 @@ def test_all_outputs_show_the_same_counts(tmp_path, browser: Browser):
     inside = zone["inside"]
     assert inside == _metric(metrics, "inside", "right side")
     assert inside == _retained(subscriber, "right side/inside")
-    ended = in_files["right side", "out"]  # at the end, objects still inside count as out
+    ended = in_files["right side", "out"]  # when the run ends, objects still inside count as out
     assert inside + zone["today"]["out"] == ended
     of_zone = f"in {entered}, out {zone['today']['out']}, {inside} inside"
     of_line = f"to the left {ins}, to the right {outs}"

@@ -53,7 +53,7 @@ def test_systemd_accepts_the_unit(tmp_path):
 
 
 def test_compose_service_matches_the_image():
-    """compose.yaml has the same users, folders, programs and ports as the Dockerfile."""
+    """compose.yaml has the Dockerfile's user, folders and program, and the same port everywhere."""
     instructions = dict(re.findall(r"^(FROM|USER|WORKDIR|ENTRYPOINT) (.*)$", IMAGE, re.M))
     [(uid, home)] = re.findall(r"useradd --uid (\d+) .*--home-dir (\S+) detect-video$", IMAGE, re.M)
     [program] = json.loads(instructions["ENTRYPOINT"])
@@ -90,8 +90,8 @@ def test_prometheus_files_are_valid():
 
 
 def test_dashboard_has_the_fields_that_grafana_needs():
-    """The fields come from Grafana 12's types (npm: @grafana/schema). The queries were tried on
-    Prometheus 2.42."""
+    """The fields come from Grafana 12's types (npm: @grafana/schema). The dashboard's queries
+    were tried on Prometheus 2.42."""
     board = json.loads(DASHBOARD)
     assert board.keys() >= {"title", "uid", "schemaVersion", "panels", "templating", "time"}
     names = {variable["name"] for variable in board["templating"]["list"]} | {"__range"}
@@ -104,7 +104,7 @@ def test_dashboard_has_the_fields_that_grafana_needs():
 
 
 def test_docker_image_contains_what_pip_needs_and_no_secrets():
-    """Files that docs/deploy.md adds to the checkout, such as a token, must not enter the image."""
+    """The image must not contain files that users add to the checkout, such as a token."""
     lines = (CHECKOUT / ".dockerignore").read_text().splitlines()
     rules = [line for line in lines if line and not line.startswith("#")]
     assert rules[0] == "*"

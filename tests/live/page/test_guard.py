@@ -80,7 +80,7 @@ def test_request_head_above_a_limit_or_with_duplicates_is_refused(headers, query
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "TRACE", "OPTIONS", "get"])
-def test_other_methods_do_not_reach_the_application(method):
+def test_only_get_head_and_post_reach_the_application(method):
     assert GuardedApp(raises=AssertionError("reached")).ask(method=method) == 405
 
 

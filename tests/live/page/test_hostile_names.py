@@ -1,6 +1,6 @@
 """Test runs with markup, formulas and control codes in the names of classes and files.
 
-The author of a model file chooses the names that page, report, events, rows and terminal show.
+A model file's author chooses the class names. Page, report, events, rows and terminal show them.
 """
 
 import csv

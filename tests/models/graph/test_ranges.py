@@ -1,4 +1,4 @@
-"""Ranges of tensors: exact for minmax, and without outliers for percentile."""
+"""Ranges of tensors: exact with "minmax", and without outliers with "percentile"."""
 
 import numpy as np
 import pytest

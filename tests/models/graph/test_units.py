@@ -42,7 +42,8 @@ def test_macs_are_for_one_picture() -> None:
         ({"0.conv", "0.act", "1.conv", "1.act", "3.conv"}, {"2.shortcut", "input.transpose"}),
         ({"3.conv"}, set()),  # the sum reads int8 tensors
         ({"0.conv", "0.act", "1.conv", "1.act"}, {"input.transpose"}),  # an int8 node reads the sum
-        # If one of the picture's two readers is float, only the other one gets Q and DQ.
+        # The transpose is float if either convolution after it is float. Q and DQ are then only
+        # before the int8 convolution.
         ({"0.conv", "0.act"}, {"input.transpose"}),
         ({"0.conv", "0.act", "3.conv"}, {"2.shortcut", "input.transpose"}),
     ],
