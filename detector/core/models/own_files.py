@@ -1,6 +1,6 @@
-"""ONNX files that we build describe themselves, as JSON in their metadata: class names, input
-rules, and the arguments that the head's ``Decoder`` stores (layouts/base.py). We check each value
-that we read, since another program may have written the file."""
+"""Each ONNX file that we build contains a description of itself, as JSON in its metadata: class
+names, input rules, and the arguments that the head's ``Decoder`` stores (layouts/base.py). We check
+each value that we read, since another program may have written the file."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 
 
 class OwnFile(msgspec.Struct, frozen=True):
-    """A parsed description. ``arguments``: of the head. ``outputs``: names, in the head's order."""
+    """A parsed description. ``arguments``: the head's. ``outputs``: names, in the head's order."""
 
     family: Text
     precision: Text
     geometry: str
-    pad_value: int | tuple[int, int, int]  # grey, or red, green, blue; ``_convert`` checks limits
+    pad_value: int | tuple[int, int, int]  # grey or (red, green, blue); ``_convert`` checks limits
     stride: Annotated[int, Meta(ge=1, le=MAX_STRIDE)]
     names: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=MAX_CLASSES)]
     outputs: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=3 * MAX_LAYERS)]
@@ -124,7 +124,7 @@ def _convert(origin: object, content: Mapping[str, Any]) -> OwnFile:
         own = msgspec.convert(content, OwnFile)
     except msgspec.ValidationError as exc:
         raise _damaged(origin, str(exc)) from exc
-    # Checked here: if a union with a tuple has limits, msgspec 0.22 crashes at garbage collection.
+    # msgspec 0.22 crashes at garbage collection if the type, a union with a tuple, has limits.
     pad = own.pad_value
     if not all(0 <= value <= 255 for value in ((pad,) if isinstance(pad, int) else pad)):
         raise _damaged(origin, f"pad_value {quote(pad)}")

@@ -16,7 +16,7 @@ from detector.core.errors.writing import put_in_place, set_aside
 from detector.core.models.catalogue import Download, known_model
 
 BLOCK_BYTES = 1 << 16
-TIMEOUT_S = 30  # without receiving data
+TIMEOUT_S = 30  # after this time without data, give up
 
 Progress = Callable[[int, int], None]
 """(bytes downloaded, bytes in total)"""
@@ -75,7 +75,7 @@ def _fetch_into_cache(name: str, download: Download, progress: Progress) -> None
 
 
 def _fetch(name: str, download: Download, file: IO[bytes], progress: Progress) -> None:
-    """Append the rest to the partial file; restart if the server cannot resume."""
+    """Append the missing bytes to the partial file. Start again if the server cannot resume."""
     from detector.core.http import open_from
 
     size = download.size or 0

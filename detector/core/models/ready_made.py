@@ -1,5 +1,5 @@
-"""Find head, class names and task of a model in one engine's own format (a plan, an IR), from its
-tensors, its header and the files next to it."""
+"""For a model in one engine's own format (a plan, an IR), find the head, the class names and the
+task, from the model's tensors, the file's header and the files next to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""External disturbances of a run: swap, CPU quota, heat, governor, if the system reports them."""
+"""External disturbances that the system reports for a run: swap, CPU quota, heat, governor."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DisturbanceMonitor:
         return summary if disturbances is None else replace(summary, disturbed=disturbances)
 
     def end(self) -> Disturbances | None:
-        """Return the disturbances since the start; None if there were none."""
+        """Return the disturbances of the run; None if there were none."""
         from detector.core.session.document import Disturbances
 
         governor = _read(GOVERNOR).strip()
@@ -47,7 +47,7 @@ def _read(path: str) -> str:
 
 
 def _count_heat_throttling() -> int:
-    """Return how often cores were throttled for heat since the machine started."""
+    """Return how often heat throttled a core since the machine started."""
     counts = (_read(path).strip() for path in glob(HOT))
     return sum(int(count) for count in counts if count.isdigit())
 

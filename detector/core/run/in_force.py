@@ -12,8 +12,8 @@ from detector.core.session.measured import Kind, Measurement
 
 
 def list_in_force(config: Config) -> list[dict[str, Any]]:
-    """Return the records that change what ``auto`` chooses: for each model the newest, and from
-    ``tune`` the newest for each kind of source. ``undo``: how the user removes the record."""
+    """Return the newest records that change what ``auto`` chooses: one for each model, and from
+    ``tune`` one for each kind of source. ``undo``: how the user removes the record."""
     kinds: list[Kind] = ["self-timing", "compare", "tune"]  # later kinds take precedence
     newest: dict[tuple[Any, ...], Measurement] = {}
     for record in sorted(measurements.read(config), key=lambda record: kinds.index(record.kind)):
@@ -40,7 +40,7 @@ def list_in_force(config: Config) -> list[dict[str, Any]]:
 
 
 def why_taken(record: Measurement, config: Config) -> str | None:
-    """Return why a record changes the choice by rank; None if it does not change it."""
+    """Return why ``auto`` follows a record; None if it would choose the same by rank."""
     if record.kind == "tune":
         return judging.describe(record)
     config = config.with_options({"engine": "auto", "precision": "auto"})

@@ -18,7 +18,7 @@ from detector.core.sources._forms import is_live, is_web
 
 
 def gather_sources(specs: Sequence[str]) -> list[str]:
-    """List sources with ``sources.gather``, except videos that a run wrote. Raises SourceError."""
+    """List sources; ``sources.gather`` omits outputs of earlier runs. Raises SourceError."""
     gathered = sources.gather(specs, is_output)
     for spec in gathered if len(gathered) > 1 else ():
         if is_live(spec) or is_web(spec):  # opening the source checks it

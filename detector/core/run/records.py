@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class WrittenRecords:
-    """``folder``: the session's, or None if no source opened. ``errors``: one for each file that
-    could not be written."""
+    """``folder``: the session's; None if no source could be opened. ``errors``: one for each file
+    that could not be written."""
 
     summary: Summary
     folder: Path | None
@@ -40,7 +40,7 @@ def write_records(
     stop_code: int | None,
     finish: Callable[[Summary], Summary] = lambda summary: summary,
 ) -> WrittenRecords:
-    """Write summary and session files. If no source opened, remove the session instead.
+    """Write summary and session files. If no source could be opened, remove the session.
 
     ``seconds``: the time of each phase. ``stop_code``: a signal's exit code, or None. ``finish``: a
     function that adds to the summary."""
@@ -57,7 +57,7 @@ def write_records(
     if opened:
         with _collect_output_errors(unwritten):
             spans = session.write_spans([run.timeline for run in runs])
-    # Spans use the clock perf_counter_ns; traces of other programs use unix_ns.
+    # Read both clocks: spans use perf_counter_ns, and traces of other programs use unix_ns.
     clocks = Clocks(perf_counter_ns=time.perf_counter_ns(), unix_ns=time.time_ns())
     seconds["close"] += time.perf_counter() - start
     summary = finish(summarize(_run_settings(plan, session.notes), runs, seconds, stop_code))

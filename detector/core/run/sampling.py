@@ -30,7 +30,7 @@ class SourceSample:
 
 
 def sample(reading: SourceReading, specs: Sequence[str]) -> SourceSample | None:
-    """Sample up to ``FRAMES`` frames of the first source that opens. Skips standard input."""
+    """Sample up to ``FRAMES`` frames of the first readable source. Skips standard input."""
     for spec in specs:
         if spec == STANDARD_INPUT:
             continue
@@ -61,8 +61,8 @@ class Ahead:
         return sample(self.reading, self._files)
 
     def count_frames(self) -> int | None:
-        """Estimate the frames of all sources, as if each had as many as the first file that opens.
-        Return 0 if none opens, None if the number is unknown."""
+        """Estimate how many frames all sources have, if each has as many as the first file that can
+        be opened. Return 0 if there is no such file, None if its number is unknown."""
         for spec in self._files:
             with suppress(DetectVideoError), self.reading.open(spec) as source:
                 frames = self.reading.frames_ahead(source.info)

@@ -1,7 +1,7 @@
 """Make records of measurements on this machine, and keep them in engines/measured.json.
 
-``compare --use``, ``tune --use`` and the self-timing each ``make`` one record and ``keep`` it. The
-newest record is last. measurements.py reads the records.
+For ``compare --use``, ``tune --use`` and the self-timing, ``make`` returns one record, and ``keep``
+writes it. The newest record is last. measurements.py reads the records.
 """
 
 from __future__ import annotations

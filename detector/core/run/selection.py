@@ -18,7 +18,7 @@ KIND_OF = {"car": "vehicle", "truck": "vehicle", "bus": "vehicle", "van": "vehic
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Thresholds and classes. ``given``: --classes as given. ``classes``: the ids of those classes,
-    which ``with_network`` sets; None: all."""
+    which ``with_network`` sets; None selects all classes."""
 
     conf: float
     iou: float
@@ -39,7 +39,7 @@ class Selection:
     def changed(
         self, conf: float | None, classes: Sequence[str | int] | None, names: Sequence[str]
     ) -> Selection:
-        """Return a changed copy; None keeps a value. Raises UsageError for a wrong value."""
+        """Return a copy with the values that are not None. Raises UsageError for a wrong value."""
         changed = self
         if conf is not None:
             if not isinstance(conf, SupportsFloat) or not 0 <= float(conf) <= 1:
@@ -57,7 +57,7 @@ class Selection:
 def class_ids(
     flag: str, given: Sequence[str] | None, names: Sequence[str]
 ) -> tuple[int, ...] | None:
-    """Return the ids of classes given by name or id. Errors name ``flag``. Raises UsageError."""
+    """Return the ids of classes given by name or id. Raises UsageError, which names ``flag``."""
     if given is None:
         return None
     ids = []
@@ -83,7 +83,7 @@ def class_ids(
 
 
 def _is_part_of(name: str, item: str) -> bool:
-    """Return whether ``item`` is a part of a name that contains commas."""
+    """Return whether ``name`` contains commas, and ``item`` is a part before one of them."""
     return item in [part.strip() for part in name.split(",")[:-1]]
 
 

@@ -29,7 +29,7 @@ def is_data(stream: Any) -> bool:
 
 
 def is_overlay_track(stream: Any) -> bool:
-    """Return whether a track contains an earlier run's boxes, which no other output may copy."""
+    """Return whether a track contains an earlier run's boxes, which a new output must not copy."""
     return stream.type == "subtitle" and read_title(stream) == DETECTIONS
 
 

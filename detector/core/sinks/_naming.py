@@ -19,7 +19,7 @@ def make_picture_name(frame: Frame) -> PurePath | None:
 
 
 def choose_copy_suffix(path: str | PurePath, known: Sequence[str]) -> str:
-    """Return an annotated copy's suffix: the picture's own if ``known``, else .jpg or .png."""
+    """Return an annotated copy's suffix: the picture's own if in ``known``, else .jpg or .png."""
     own = PurePath(path).suffix
     if own.lower() in known:
         return own
@@ -38,7 +38,7 @@ class FrameNames:
         self._last: tuple[int, str] | None = None
 
     def make_unique(self, *reserved: str) -> None:
-        """Make later stems unique, even for a.jpg and a.png, and different from ``reserved``."""
+        """Make later stems unique (even those of a.jpg and a.png), and unlike ``reserved``."""
         self._used_stems = (self._used_stems or set()) | {*reserved}
 
     def stem(self, frame: Frame) -> str:
@@ -56,7 +56,7 @@ class FrameNames:
 
 
 def free_name(stem: str, suffix: str, taken: set[str]) -> str:
-    """Return ``stem`` + ``suffix``, with -2, -3... if that is ``taken``; add it to ``taken``."""
+    """Return the first of a.jpg, a-2.jpg, a-3.jpg... not in ``taken``, and add it to ``taken``."""
     name, n = stem + suffix, 1
     while name in taken:
         n += 1

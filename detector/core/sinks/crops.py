@@ -13,7 +13,7 @@ from detector.core.sinks.pictures import encode
 from detector.core.types import Detections, Frame, Image
 
 LONGEST = 200  # bytes of a name; file systems allow 255
-_UNSAFE = re.compile(r"[^\w.+ -]")  # all but spaces, _ . + - and any language's letters and digits
+_UNSAFE = re.compile(r"[^\w.+ -]")  # none of: any language's letters and digits, spaces, _ . + -
 
 
 class CropsSink(FolderSink):
@@ -36,7 +36,7 @@ class CropsSink(FolderSink):
         self._crops = [cut(image, box).copy() for box in detections.found().boxes.tolist()]
 
     def _take_crops(self, frame: Frame, detections: Detections) -> list[Image]:
-        """Return a frame's crops. If ``see`` was not called, cut them here: no boxes were drawn."""
+        """Return a frame's crops. If ``see`` was not called, no boxes were drawn: cut them now."""
         if self._crops is None and len(detections.found()):
             self.see(frame.image, detections)
         crops, self._crops = self._crops or [], None

@@ -56,7 +56,7 @@ class CsvSink(RowsSink):
         )
 
     def _format_times(self, frame: Frame) -> tuple[float | None, ...]:
-        """Return a cell per stage, None for a stage that the frame skipped, and the batch size."""
+        """Return one cell for each stage (None if the frame skipped it), then the batch size."""
         if not self._times or frame.times is None:
             return ()
         cells = (frame.times.ms.get(stage) for stage in TIMED)

@@ -17,7 +17,7 @@ class JsonlSink(RowsSink):
     options = ("remark", "save_times")
 
     def __init__(self, path: Path, *, remark: str = "", save_times: bool = False) -> None:
-        """Add the ``remark`` to every line if it is not empty, and times if ``save_times``."""
+        """Add to every line the ``remark`` (if not empty) and, with ``save_times``, the times."""
         super().__init__(path)
         self._remark = {"remark": remark} if remark else {}
         self._times = save_times
@@ -36,7 +36,7 @@ class JsonlSink(RowsSink):
 def row(
     source: str, frame: Frame, time_base: str | None, detections: Detections, **more: object
 ) -> dict[str, object]:
-    """Return a frame's line. ``time_base``: "1/90000". ``more``: added before the detections."""
+    """Return a frame's line, with ``time_base`` ("1/90000") and ``more`` before the detections."""
     return {
         "source": source,
         "frame": frame.index,
@@ -61,7 +61,7 @@ def make_times(frame: Frame) -> dict[str, object]:
 
 
 def rows_of(detections: Detections) -> list[dict[str, object]]:
-    """Return one row per object. In a run with tracks, ``track`` is its id or None."""
+    """Return a row per object. In a run with tracks, ``track`` is the object's track id or None."""
     rows: list[dict[str, object]] = [
         {"class": name, "class_id": class_id, "score": score, "box": box}
         for name, class_id, score, box in plain_values(detections)

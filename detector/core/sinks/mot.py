@@ -1,4 +1,4 @@
-"""MOTChallenge results: frame,id,x,y,w,h,conf,-1,-1,-1. Frames and pixels count from 1.
+"""MOTChallenge results: frame,id,x,y,w,h,conf,-1,-1,-1. Frames and pixels are counted from 1.
 
 With --track, the id is that of the track, and objects without a track are omitted, as the challenge
 requires. Without --track, all ids are -1. MOTChallenge has one class. If --classes does not select

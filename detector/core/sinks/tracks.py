@@ -18,7 +18,7 @@ from detector.core.sinks._best import ROWS, BestPictures, TrackRecord
 from detector.core.sinks._folder import FolderSink
 from detector.core.types import Detections, Frame, Image, SourceInfo
 
-# A session stores pictures of the longest tracks: how many at most, and the longer side in pixels.
+# How many pictures a session stores (of the longest tracks), and their longer side in pixels.
 MOST_SHOWN, SHOWN_SIDE = 120, 200
 STEP_S = 1 / 30  # assumed time between pictures of a folder, as in the trackers
 
@@ -86,7 +86,7 @@ class TracksSink(FolderSink):
 
     def abort(self) -> Path | None:
         if self._partial is not None:
-            with suppress(OutputError):  # the pictures so far are complete
+            with suppress(OutputError):  # pictures written before an error are complete
                 for track in self._best.end():
                     self._write_track(track)
         return super().abort()

@@ -51,8 +51,8 @@ def list_folder(folder: str) -> Folder:
 
 
 def walk_files(folder: str, entered: set[str] | None = None) -> Iterator[str]:
-    """Yield the files below a folder, except hidden ones and outputs. ``entered``: folders to skip;
-    each visited folder is added to them."""
+    """Yield the files below a folder, except hidden ones and those in folders of outputs.
+    ``entered``: real paths of folders to skip; the path of each visited folder is added."""
     entered = set() if entered is None else entered
     waiting = [folder]
     while waiting:

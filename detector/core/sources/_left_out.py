@@ -36,7 +36,7 @@ def describe_left_out(spec: str, contents: Folder, *, videos: bool = False) -> s
 
 
 def find_earlier(specs: Sequence[str], skip: Callable[[str], bool]) -> set[str]:
-    """Return the specs that ``skip`` accepts and whose name extends another's: in-detected.mp4."""
+    """Return specs that are outputs (``skip``) of other specs: in-detected.mp4 beside in.mp4."""
     outputs = {spec for spec in specs if skip(spec)}
     stems = (os.path.splitext(os.path.basename(spec))[0] for spec in {*specs} - outputs)
     prefixes = tuple(f"{stem}-" for stem in stems if stem)

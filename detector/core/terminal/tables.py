@@ -34,7 +34,7 @@ def print_pieces(console: Console, pieces: Iterable[Table | str]) -> None:
 
 
 def draw_table(console: Console, table: Table, one_line: bool = False) -> RenderableType:
-    """Return the table with as many columns as fit. ``one_line``: do not fold cells."""
+    """Return the table with as many columns as fit. ``one_line``: omit more, but fold no cell."""
     shown = [_print_column(table, column) for column in table.columns]
     optional = [printed for printed in shown if printed.column.out]
     for printed in sorted(optional, key=lambda printed: printed.column.out):
@@ -71,8 +71,8 @@ def _print_column(table: Table, column: Column) -> _PrintedColumn:
 
 
 def _choose_widths(room: int, shown: Sequence[_PrintedColumn]) -> list[int]:
-    """Return widths that hold every word. Spare width makes cells fit on one line, first in columns
-    that need the least. If the words do not fit, the widest column breaks its words."""
+    """Return widths that hold every word. Spare width goes to columns with folded cells,
+    first to those that need the least. If words do not fit, the widest column breaks its words."""
     widths = [printed.least for printed in shown]
     over = sum(widths) - room
     if over > 0:

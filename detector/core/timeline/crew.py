@@ -1,4 +1,4 @@
-"""Helper threads of a stage. Their CPU time is booked to the stage, as for a library's threads."""
+"""Helper threads of a stage. Their CPU time is booked to it, like that of a library's threads."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Pending(Generic[T]):
 
 
 class Crew:
-    """A pool of threads that run submitted work. They are started without ``threading``, so that
-    ``Natives.book_threads`` takes them for native threads and counts them."""
+    """A pool of threads that run submitted work. The module ``threading`` does not start them, so
+    ``Natives.book_threads`` takes them for native threads and books their CPU time."""
 
     def __init__(self, name: str, threads: int) -> None:
         self._work: SimpleQueue[Pending[object] | None] = SimpleQueue()
@@ -64,7 +64,7 @@ class Crew:
         self._ended.release()
 
     def close(self) -> None:
-        """Discard waiting work, and wait until the threads have finished their current work."""
+        """Discard all work not yet begun, and wait until the threads have finished the rest."""
         while not self._work.empty():
             self._work.get()
         for _ in range(self._threads):

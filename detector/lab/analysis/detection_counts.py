@@ -27,8 +27,8 @@ class ClassCount:
 
 @dataclass(frozen=True, slots=True)
 class FoundOverTime:
-    """Mean detections per frame. ``curves`` map a class to its points, one (time in ``unit``, mean)
-    for each bin. ``note``: which rows are missing."""
+    """Mean detections per frame. ``curves``: for each class, one point (time in ``unit``, mean) per
+    bin. ``note``: which rows are missing."""
 
     curves: dict[str, list[tuple[float, float]]]
     unit: str

@@ -17,8 +17,8 @@ MOST_SAMPLES = 1000  # a longer series is shortened by adding up adjacent sample
 
 @dataclass(frozen=True, slots=True)
 class Metered:
-    """Readings of all energy counters. ``times_ns`` [N]: time of each, on the spans' clock.
-    ``joules``: tag -> energy [N] since the first reading, which was ``at`` (s since 1970)."""
+    """Readings of all energy counters. ``times_ns`` [N]: when each was read, on the spans' clock.
+    ``joules``: tag -> energy [N] since the first reading. ``at``: its time (s since 1970)."""
 
     at: float
     times_ns: NDArray[np.int64]
@@ -70,7 +70,7 @@ def energy_row(
 def energy_samples(
     metered: Metered, tag: str, done_ns: NDArray[np.int64] | None = None
 ) -> list[EnergyRow]:
-    """Return the energy between readings, idle power included. ``done_ns`` [F]: ends of frames."""
+    """Return the energy between readings, with idle power. ``done_ns`` [F]: each frame's end."""
     step = -(-max(1, len(metered.times_ns) - 1) // MOST_SAMPLES)
     edges = metered.times_ns[::step].tolist()
     if edges[-1] != metered.times_ns[-1]:

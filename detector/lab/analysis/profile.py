@@ -11,7 +11,7 @@ from detector.lab.session.read import SavedSession
 def describe_cost(cost: Interval) -> str:
     between = f"between {cost.low:+.1%} and {cost.high:+.1%} of a frame's time"
     if cost.high < 0:
-        reason = "the machine was too busy, the rounds differed by more than the cost can be"
+        reason = "the machine was so busy that the computed cost is below zero"
         return f"not measured: {reason} ({between})"
     if cost.low <= 0:
         return f"below the noise of the rounds ({between})"

@@ -16,7 +16,7 @@ from detector.lab.session.comparison import Comparison, Row
 from detector.lab.session.network import LayersFacts
 from detector.lab.session.read import SavedSession, read_session
 
-MOST_ROWS = 5000  # in a document
+MOST_ROWS = 5000  # in each list of a document
 
 # The columns of our tables. Each has a title that ``columns.py`` recognises, and a function that
 # returns a row's text.
@@ -125,7 +125,7 @@ def add_document(case: Case, path: str) -> None:
             if isinstance(value, dict) and _is_rows(value.get("rows"))
         ]
         if not lists:
-            raise UsageError(f"{path}: not a detect-video document or a list of rows in it")
+            raise UsageError(f"{path}: no detect-video document, and no list of rows in it")
         case.tables.extend(_read_rows(f"{path}: {key}", rows) for key, rows in lists)
 
 

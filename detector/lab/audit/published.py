@@ -33,7 +33,7 @@ MODELS: dict[str, Published] = {
     "yolox-x": Published(99.1, 281.9),
     "yolov4-tiny": Published(6.06, 6.9, 416),
 }
-SAME_PARAMS = 0.03  # relative difference; small models for other numbers of classes differ more
+SAME_PARAMS = 0.03  # relative difference; another number of classes changes a small model by more
 
 
 def find_published(text: str, params: float | None) -> Published | None:

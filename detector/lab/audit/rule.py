@@ -24,14 +24,14 @@ class Hit(NamedTuple):
     evidence: str
     where: tuple[str, ...] = ()
     rows: tuple[str, ...] = ()
-    severity: Severity | None = None  # None: the rule's
+    severity: Severity | None = None  # None: that of the rule
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule. ``over``: what ``find`` gets, a "table", "all" (a ``Case``), a "run" (``Summary``) or
-    a "comparison" (``Comparison``). ``bad``, ``clean``: examples in Markdown or CSV. ``machine``:
-    facts that the examples need."""
+    """A rule. ``over``: what ``find`` gets: "table", "run" (a ``Summary``), "comparison" (a
+    ``Comparison``) or "all" (a ``Case``). ``bad``, ``clean``: examples in Markdown or CSV.
+    ``machine``: facts that the examples need."""
 
     id: str
     severity: Severity
@@ -58,7 +58,7 @@ class Rule:
 def rule(
     severity: Severity, what: str, cure: str, **others: Any
 ) -> Callable[[Callable[[Any], Iterable[Hit]]], Rule]:
-    """Make a rule of the decorated function; its id is the function's name."""
+    """Make a rule of the decorated function. Its id is the function's name, with hyphens."""
 
     def decorate(find: Callable[[Any], Iterable[Hit]]) -> Rule:
         return Rule(find.__name__.replace("_", "-"), severity, what, cure, find, **others)

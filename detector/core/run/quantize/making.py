@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 def make_calibration(
     network: Network, settings: CalibrationConfig, folder: Path, progress: BuildProgress
 ) -> tuple[Calibration, list[str]]:
-    """Return a calibration made on the source of ``--calibrate``, now or earlier, with notes."""
+    """Return the calibration on the source of ``--calibrate``, made now or earlier, and notes."""
     source = str(settings.calibrate)
     sources.refuse_pipe(source, "calibration reads its source more than once")
     with sources.open(source, frames=1):
@@ -89,7 +89,7 @@ def _calibration_key(network: Network, settings: CalibrationConfig) -> dict[str,
 
 
 def _make_stoppable(progress: BuildProgress) -> Progress:
-    """Return a function that reports progress, and raises EngineError if the user stops it."""
+    """Return a function that reports progress. It raises EngineError if the user stops the run."""
 
     def report(doing: str, done: int, of: int) -> None:
         if not progress(doing, done, of):
@@ -166,7 +166,7 @@ def float_in_bf16(
     int8_result: Int8Result,
     reference: Reference,
 ) -> Int8Result | None:
-    """Measure ``int8_result`` with its float layers in bf16; None if OpenVINO cannot run that."""
+    """Measure the int8 graph with its float layers in bf16; None if OpenVINO cannot run it."""
     graph = quantised_graph(network.graph, ranges, set(int8_result.kept), kind, weight_top(kind))
     share = _agreement_if_it_runs(reference.by_openvino(kind, "bf16"), graph)
     return None if share is None else replace(int8_result, agreement=share, runs=1)

@@ -1,5 +1,5 @@
 """An HTML page that plays the source's video and draws the detections over it. It works offline.
-The rows are at its end, so that a killed run leaves a page with the rows so far."""
+The rows come last, so even a killed run leaves a page, with all rows up to then."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PlayerSink(RowsSink):
     ending = "-player"
     kinds = ("video",)
     order = 1
-    # It writes all rows despite --only-detections, since each row ends the previous row's display.
+    # Even with --only-detections, all rows are written: a row's boxes are shown until the next row.
     options = ("remark", "only_detections")
     untouched = True
 

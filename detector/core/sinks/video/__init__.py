@@ -51,7 +51,7 @@ LEAD_S = 2.0  # default of --lead
 
 
 class VideoSink(Sink):
-    """A video file. ``close`` checks the number of its frames before renaming it."""
+    """A video file. Before ``close`` renames the file, it checks the number of frames."""
 
     name = "video"
     suffixes = tuple(FORMATS)

@@ -13,7 +13,7 @@ MOST_HELD = 512 << 20  # bytes of pictures: 2 s of 1920x1080 at 40 FPS
 
 
 class ClipFilter:
-    """Holds each frame back until a detection follows; drops it if none follows in ``lead_s``."""
+    """Between clips, holds frames until a detection follows; drops those older than ``lead_s``."""
 
     def __init__(self, lead_s: Fraction, time_base: Fraction) -> None:
         self.shortened = 0  # clips whose lead was cut to save memory

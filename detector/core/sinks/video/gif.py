@@ -55,9 +55,9 @@ class GifFile(VideoFile):
         colours = bytes(picture.planes[1])
         self._first_colours = self._first_colours or colours
         if colours == self._first_colours and self._colours not in (b"", colours):
-            # If a palette equals the file's first one, FFmpeg only encodes the indices that differ
-            # from the last picture's, even if the last picture has another palette. So we change
-            # the transparent entry, which no pixel uses.
+            # If a picture's palette equals the file's first palette, FFmpeg encodes only the pixels
+            # whose index has changed, even if the last picture has another palette. So we change
+            # the palette's transparent entry, which no pixel uses.
             picture.planes[1].update(colours[:-4] + b"\1" + colours[-3:])
         self._colours = colours
         return picture

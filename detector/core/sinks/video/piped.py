@@ -16,7 +16,7 @@ NAME = Path("-.mkv")  # its suffix selects the format
 
 
 class PipedVideo(VideoSink):
-    """Writes a video to an open descriptor. Once its reader is gone, the rest is discarded."""
+    """Writes a video to an open descriptor. Once nobody reads it, further frames are discarded."""
 
     def __init__(self, stream: RowStream, **options: Any) -> None:
         super().__init__(NAME, **options)

@@ -7,7 +7,7 @@ from detector.core.sinks.video.h264 import YuvFile
 from detector.core.sinks.video.sound_rules import SoundRules
 from detector.core.sinks.video.stamps import Stamps
 
-CRF = 32  # from 0 to 63; 32 looks like 23 in H.264
+CRF = 32  # from 0 to 63; 32 gives the quality of 23 in H.264
 QUALITIES = {"fast": "ultrafast", "balanced": "superfast", "small": "fast"}
 # Maps x264's presets to libvpx's deadline and speed.
 SPEEDS = {

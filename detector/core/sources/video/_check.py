@@ -30,7 +30,7 @@ class Check:
 
 
 def check_packets(video: VideoInfo, frames: int, last_pts: int | None) -> Check:
-    """Demux the file again and compare its packets with ``frames`` decoded up to ``last_pts``."""
+    """Demux the file again and compare its packets with the number of decoded ``frames``."""
     demuxed, must_show, later, undated, error = Demuxed(), 0, 0, 0, ""
     with open_container(video.path) as container:
         stream = container.streams[video.stream]

@@ -46,7 +46,7 @@ def open_listed(place: WebPlace, stride: int, frames: int | None, pixels: str) -
 
 
 def _find_authorities() -> dict[str, str]:
-    """Return options with Python's certificate authorities, as PyAV's FFmpeg has none itself."""
+    """Return options with Python's certificate authorities, since PyAV's FFmpeg has none."""
     paths = ssl.get_default_verify_paths()
     return {"tls_verify": "1", **({"ca_file": paths.cafile} if paths.cafile else {})}
 
@@ -62,7 +62,7 @@ def _probe(name: str, opener: NestedOpener) -> VideoInfo:
 
 
 class ListedSource(AvSource):
-    """Reads packet by packet, and notes a video that is shorter than its playlist."""
+    """Reads packet by packet. Adds a note if the video is shorter than the playlist states."""
 
     cleanup: ExitStack
     opener: NestedOpener

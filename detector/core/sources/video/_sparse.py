@@ -47,7 +47,7 @@ class Sparse:
 
 
 def plan_sparse(video: VideoInfo, stride: int) -> Sparse | None:
-    """Return what to decode for every ``stride``-th frame; None: everything."""
+    """Return what to decode for every ``stride``-th frame; None to decode everything."""
     try:
         return choose_packets(survey_packets(video), stride)
     except (DoubtError, av.error.FFmpegError):
@@ -57,7 +57,7 @@ def plan_sparse(video: VideoInfo, stride: int) -> Sparse | None:
 def choose_packets(survey: Survey, stride: int) -> Sparse | None:
     stored = np.asarray(survey.stored, np.int64)
     if not len(stored) or survey.packets != len(stored):
-        return None  # only a decoder knows which hidden pictures are needed
+        return None  # some pictures are hidden; only a decoder knows which are needed
     numbers = np.empty(len(stored), np.int64)  # frame number of each packet
     numbers[np.argsort(stored, kind="stable")] = np.arange(len(stored))
     selected = numbers % stride == 0

@@ -31,7 +31,7 @@ def open_stored(
         except SourceError:
             stored.raise_error()  # a lost connection may have caused the error
             raise
-        # As for files, PyAV on all cores is fastest for planes and reduced sizes.
+        # PyAV on all cores is fastest for planes and reduced sizes, as it is with files.
         as_planes = pixels != "bgr" and not video.why_no_planes
         if decoder == "auto" and video.decodable and (as_planes or video.factor > 1):
             source = StoredThreaded(video, stride, frames, pixels)

@@ -1,8 +1,8 @@
 """Read with the fastest reader until the first error, then with PyAV, so that every decodable frame
 is returned once.
 
-The fastest reader is PyAV on all cores for planes (``_threaded.py``), and cv2 for BGR. But cv2's
-BGR pixels differ between ARM64 and x86, so on ARM64 PyAV reads BGR if its pixels equal x86's.
+The fastest reader is PyAV on all cores for planes (``_threaded.py``), and cv2 for BGR. But cv2
+gives other BGR pixels on ARM64 than on x86. So on ARM64, PyAV reads BGR if it gives those of x86.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def wait_seconds(columns: dict[str, Any]) -> dict[str, dict[str, float]]:
 def blocked_seconds(
     activities: Sequence[Activity], calls: Sequence[tuple[str, str, int, int]]
 ) -> dict[str, dict[str, float]]:
-    """Return stage -> system call -> seconds in this call during the stage, on its thread."""
+    """Return stage -> system call -> seconds that the stage, on its thread, spent in the call."""
     blocked: dict[str, Counter[str]] = defaultdict(Counter)
     by_thread: dict[tuple[str, str], list[Activity]] = defaultdict(list)
     for one in activities:
@@ -121,7 +121,7 @@ def blocked_seconds(
 
 
 def _sum_time_until(own: Sequence[Activity], when: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the nanoseconds that the activities had run in total by each time in ``when`` [N]."""
+    """For each time in ``when`` [N], return the total ns that the activities had run by then."""
     starts = np.array([one.start_ns for one in own], np.int64)
     lengths = np.array([one.end_ns for one in own], np.int64) - starts
     before = np.concatenate([[0], np.cumsum(lengths)])

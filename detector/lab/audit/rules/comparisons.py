@@ -58,7 +58,7 @@ def _is_unseparated(row: Row, document: Comparison, metric: Metric) -> bool:
 
 @_rule(
     "warning",
-    "a faster row finds different objects, and no labels show which are right",
+    "a row and its reference find different objects; no labels show which are right",
     "run compare --dataset or eval before calling it faster",
 )
 def detections_disagree(document: Comparison) -> Iterator[Hit]:

@@ -19,7 +19,7 @@ START_UP = re.compile(
     re.IGNORECASE,
 )
 MOST_NAMES = 1000  # longer tables are not searched, since all pairs of names are compared
-WRAPPER = 0.1  # share of all time; limit for the self time of a row that contains all other rows
+WRAPPER = 0.1  # share of all time; a row that contains all others may have this much self time
 
 
 def _find_total(table: AuditTable) -> AuditColumn | None:

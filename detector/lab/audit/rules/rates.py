@@ -13,7 +13,7 @@ from detector.lab.audit.rule import Hit, rule
 from detector.lab.audit.tables import AuditColumn, AuditTable, ms
 
 MOST_ROWS, MOST_COLUMNS = 100, 20  # limits, since all pairs are compared
-SLACK = 0.05  # tolerance, as a share, since the mean of 1/t is not 1 / (mean of t)
+SLACK = 0.05  # relative tolerance, needed because the mean of 1/t is not 1 / (mean of t)
 ENDS = ("end-to-end", "e2e", "end", "pipeline", "overall")
 NOT_LATENCY = tuple(
     "total std waiting wait min max p90 p95 p99 build load nms duration self warmup "
@@ -42,7 +42,7 @@ def _read_latency_and_fps(table: AuditTable) -> Iterator[tuple[int, Number, Numb
 
 
 def _count_pictures(table: AuditTable) -> float | None:
-    """Return how many pictures each latency covers; None if that is 3 or less, or rows differ."""
+    """Return how many pictures each latency covers; None if at most 3, or if the rows differ."""
     counts = [time * rate for _, time, rate, _ in _read_latency_and_fps(table)]
     if len(counts) < 2:
         return None
@@ -73,7 +73,7 @@ def time_of_many_pictures(table: AuditTable) -> Iterator[Hit]:
 
 @rule(
     "error",
-    "FPS is lower than the latency in the same row allows",
+    "FPS is lower than the latency in the same row implies",
     "say what each column includes: put loading, reading and drawing in both or in neither",
     bad="model,latency (ms),fps\na,14.1,7.99\nb,15.0,9.39\n",
     clean="model,latency (ms),fps\na,14.1,70.9\nb,15.0,66.7\n",

@@ -62,7 +62,7 @@ def waited_for_cores(run: Summary) -> Iterator[Hit]:
     "try a lower --threads or --concurrency; if that is slower, this run fills the cores",
 )
 def waited_for_own_threads(run: Summary) -> Iterator[Hit]:
-    """Check only runs with several engine threads, and at least as many as there are cores."""
+    """Check only runs with at least two engine threads, and at least one for each core."""
     threads = run.engine_threads * run.concurrency
     if not 1 < threads >= run.cpu.cores:
         return
@@ -74,7 +74,7 @@ def waited_for_own_threads(run: Summary) -> Iterator[Hit]:
 
 
 def _describe_waits(run: Summary, *, foreign: bool) -> str:
-    """``foreign``: caused by other programs, as are waits of unknown cause; else by this run."""
+    """List long waits: if ``foreign``, those due to other programs or unknown causes; else ours."""
     waits = []
     for name, thread in run.threads.items():
         others = 1.0 if thread.foreign_share is None else thread.foreign_share

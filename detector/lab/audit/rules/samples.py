@@ -1,4 +1,4 @@
-"""Too few samples, and statistics that contradict them."""
+"""Too few samples, and statistics that contradict each other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from detector.lab.audit.tables import AuditColumn, AuditTable, find_precision, m
 
 SAMPLES = ("count", "calls", "samples", "n", "runs", "iterations", "frames", "iters")
 PERCENTILE = re.compile(r"^p(\d{2})(?:\.\d+)?$|^(\d{2})(?:th|%)$")
-NEEDED = {50: 5, 90: 20, 95: 40, 99: 200}  # percentile -> least samples, as in our own reports
+NEEDED = {50: 5, 90: 20, 95: 40, 99: 200}  # percentile -> samples needed, as in our own reports
 MOST_FIGURES = 300  # a limit, since all pairs are compared
 MATERIAL = 0.1  # share; a smaller spread is normal
 
@@ -155,7 +155,7 @@ def percentile_of_too_few(table: AuditTable) -> Iterator[Hit]:
 @rule(
     "warning",
     "only one run, or one picture",
-    "repeat it, in turns with what it is compared with, and print the median and the range",
+    "repeat it, alternating with the other variants, and print the median and the range",
     bad="run,latency (ms),images,runs\nprofiler,18.3,1,1\nplain,17.5,1,1\n",
     clean="run,latency (ms),images,runs\nprofiler,18.3,100,5\nplain,17.5,100,5\n",
 )
@@ -238,7 +238,7 @@ class _Latency(NamedTuple):
 
 
 def _find_latencies(table: AuditTable) -> Iterator[_Latency]:
-    """Yield every latency of a model. Its precision may be in the column's title."""
+    """Yield each latency of a model. A column's title may state the model's precision."""
     if any(one.quantity in (kinds.CHANGES, kinds.NAME, kinds.STAGE) for one in table.columns):
         return
     for column in table.all(TIME):
