@@ -16,7 +16,7 @@ class Command:
     argv: tuple[str, ...]
     inputs: tuple[str, ...] = ()
     read: tuple[str, ...] = ()  # globs of files whose content is recorded, not only their names
-    near: bool = False  # compare loosely: a real network's last digits depend on the CPU
+    near: bool = False  # compare a real network's figures loosely: last digits depend on the CPU
     after: str | None = None  # run after this command, in a copy of its folder
     needs: tuple[str, ...] = ()  # required libraries
     slow: bool = False  # takes many seconds, so it starts first
