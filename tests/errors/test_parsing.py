@@ -12,7 +12,7 @@ from detector.core.errors.parsing import LARGEST, MAX_DEPTH, parse_json, quote
 from detector.core.errors.yaml_parsing import parse_yaml
 
 
-def test_yaml_merge_keys_aliases_and_values_are_read():
+def test_yaml_is_read_with_merge_keys_aliases_and_typed_values():
     text = "a: &x {b: 1, c: [1.5, true, null, 'x']}\nd: {<<: *x, b: 2}\ne: 2026-11-22\nf: 0x10"
     assert parse_yaml("\ufeff" + text, "f") == {
         "a": {"b": 1, "c": [1.5, True, None, "x"]},

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 DOTS = ("--model", "dots.onnx", "--engine", "ort")
 STREET = ("videos/street.mp4",)
-ENGINES = "{engines}"  # a folder for the engine files that this test run builds
+ENGINES = "{engines}"  # a folder for the engine files of this test run
 RUN = "runs/clip-ort"
 
 

@@ -144,7 +144,7 @@ def _near_rows(
 def _near_boxes(
     place: str, recorded: list[dict[str, Any]], observed: list[dict[str, Any]], found: Differences
 ) -> None:
-    """Match each box with a near box of its class. Others need scores near the threshold."""
+    """Match each box with a near box of its class. Other boxes need scores near the threshold."""
     left = list(observed)
     threshold = min((one["score"] for one in [*recorded, *observed]), default=0.0)
     for one in recorded:
