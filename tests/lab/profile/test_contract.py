@@ -43,7 +43,7 @@ PASS = Pass(
     undisturbed="it only counts",
 )
 """
-# Run the command with another folder of passes, as if its files were in the package.
+# Run the command with an additional folder of passes, as if its files were in the package.
 WITH_FOLDER = """
 import sys
 import detector.lab.profile as profile

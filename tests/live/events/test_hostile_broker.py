@@ -86,7 +86,7 @@ def test_lost_connection_is_reported_again_if_it_was_steady(monkeypatch, notices
 
 
 def test_refusal_after_a_lost_connection_is_reported_once(notices):
-    """The refusal says what to fix. A connection lost later is not reported."""
+    """The refusal says what to fix, so a connection that is lost later is not reported."""
     failure = SimpleNamespace(is_failure=True)
     with hostile_broker("leaves at once") as broker:
         target = MqttTarget(f"mqtt://127.0.0.1:{broker.port}/x", notice=notices.append)
