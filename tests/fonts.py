@@ -1,5 +1,5 @@
 """Make fonts whose letters are bars of known width, so that tests can recognize drawn text.
-``needs_libass`` skips tests without an ffmpeg that has libass."""
+``needs_libass`` skips a test if ffmpeg is missing or lacks libass."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _cmap(codes: list[int]) -> bytes:
 
 @contextmanager
 def opencv_4() -> Iterator[None]:
-    """Simulate OpenCV 4, whose own text supports only ASCII."""
+    """Simulate OpenCV 4, which can draw only ASCII text by itself."""
     caches = (labels.drawable, labels._opencv_can_write)
     try:
         with patch.object(labels, "MANY_SCRIPTS", False):

@@ -1,4 +1,4 @@
-"""Tiny networks with outputs known by hand, and plain reference implementations of layers."""
+"""Tiny networks with outputs computed by hand, and plain reference implementations of layers."""
 
 from __future__ import annotations
 

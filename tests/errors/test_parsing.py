@@ -12,7 +12,7 @@ from detector.core.errors.parsing import LARGEST, MAX_DEPTH, parse_json, quote
 from detector.core.errors.yaml_parsing import parse_yaml
 
 
-def test_yaml_merge_keys_aliases_and_values_are_read():
+def test_yaml_is_read_with_merge_keys_aliases_and_typed_values():
     text = "a: &x {b: 1, c: [1.5, true, null, 'x']}\nd: {<<: *x, b: 2}\ne: 2026-11-22\nf: 0x10"
     assert parse_yaml("\ufeff" + text, "f") == {
         "a": {"b": 1, "c": [1.5, True, None, "x"]},
@@ -68,7 +68,7 @@ def test_json_values_are_read_from_text_and_bytes():
 
 
 @pytest.mark.parametrize("parse", [parse_json, parse_yaml])
-def test_depth_and_numbers_at_their_limits_are_read_and_larger_ones_refused(parse):
+def test_depths_and_numbers_are_accepted_up_to_their_limits_only(parse):
     deepest = "[" * MAX_DEPTH + "]" * MAX_DEPTH
     assert len(str(parse(deepest, "f"))) == 2 * MAX_DEPTH
     assert parse(f"[{LARGEST}, {-LARGEST}]", "f") == [LARGEST, -LARGEST]
@@ -112,7 +112,7 @@ def test_machine_memory_is_limited_by_the_container(tmp_path):
     assert machine_bytes(proc, root) == 1 << 30
 
 
-def test_error_states_needed_and_available_memory(monkeypatch):
+def test_error_message_has_needed_and_available_memory(monkeypatch):
     monkeypatch.setattr(machine, "machine_bytes", lambda: 2 << 30)
     assert too_much(2 << 30) is None
     assert re.findall(r"\d\S+ GB", too_much(3 << 30)) == ["3.0 GB", "2.0 GB"]

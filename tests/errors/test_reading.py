@@ -20,7 +20,7 @@ def test_file_within_the_limit_is_read(tmp_path):
     assert read_text(str(tmp_path / "a"), "a list") == "12345"
 
 
-def test_cure_for_an_unreadable_file_does_not_replace_it(tmp_path, monkeypatch):
+def test_error_of_an_unreadable_file_asks_for_read_access_not_a_new_file(tmp_path, monkeypatch):
     refuse = Mock(side_effect=PermissionError(13, "Permission denied"))
     monkeypatch.setattr("detector.core.errors.reading.os.open", refuse)
     with pytest.raises(UsageError, match="read access"):
@@ -37,7 +37,7 @@ def test_unreadable_or_large_file_is_refused_with_its_name(tmp_path, monkeypatch
     assert str(caught.value).startswith(name.partition("\0")[0])
 
 
-def test_sparse_file_above_the_limit_is_refused_unread(tmp_path):
+def test_sparse_file_above_the_limit_is_refused_without_being_read(tmp_path):
     with (tmp_path / "hole").open("wb") as file:
         file.truncate(1 << 40)
     for limit, limit_text in (

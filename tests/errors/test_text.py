@@ -1,4 +1,4 @@
-"""Numbers and lists in text."""
+"""Counted nouns, and lists of items and paths, in text."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_split_list_reverses_join_list(items):
         (("in,out",), ("in,out",)),  # a file with this name exists
     ],
 )
-def test_paths_are_split_unless_they_exist(tmp_path, monkeypatch, texts, paths):
+def test_text_is_split_at_commas_unless_a_path_contains_them(tmp_path, monkeypatch, texts, paths):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in,out").touch()
     assert split_paths(texts) == paths

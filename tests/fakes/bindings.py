@@ -39,7 +39,7 @@ def find_wheel(pattern: str) -> Path:
 
 
 def unpack_bindings(major: int, folder: Path) -> dict[str, str]:
-    """Unpack the bindings, make the stubs, and return an environment that finds both."""
+    """Unpack the bindings, make the stubs, and return environment variables to find both."""
     with zipfile.ZipFile(find_wheel(BINDINGS[major])) as archive:
         archive.extractall(folder)
     source = folder / "stub.c"

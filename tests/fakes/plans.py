@@ -19,8 +19,8 @@ def plan_of(
     verbosity: str | None = None,
 ) -> bytes:
     """Build a plan of an ONNX model. ``batches``: the range of a dynamic first dimension.
-    ``portable``: include a runtime. ``verbosity``: details of layers to keep (None: only names).
-    """
+    ``portable``: include a runtime. ``verbosity``: what the plan tells about its layers (None: only
+    their names)."""
     trt = machine.trt
     log = make_log(trt)
     builder = trt.Builder(log)
@@ -50,7 +50,7 @@ def plan_of(
 
 
 def constant_model(answer: Any, side: int, batch: int | str = 1, half: bool = False) -> Any:
-    """Return a model that returns ``answer`` [1, ...] for each picture of [B, 3, side, side]."""
+    """Return a model with input [B, 3, side, side] that returns ``answer`` [1, ...] per picture."""
     from onnx import numpy_helper, parser
 
     kind, number = ("float16", 10) if half else ("float", 1)

@@ -1,7 +1,7 @@
-"""A stand-in for supervision: its class Detections, with the fields and checks of the real one.
+"""A stand-in for the library supervision: its class Detections, with the real fields and checks.
 
 ``SIGNATURE`` was recorded from supervision 0.31.2 (November 2026): the parameters of
-``supervision.Detections``, and whether each has a default. Those of 0.26.1 are the same.
+``supervision.Detections``, and whether each has a default. In 0.26.1, the parameters are the same.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 the settings to the plan, since the fake runtime computes from them.
 
 We fake only features of TensorRT that TensorRT for RTX 1.7.1.116 ignores with a warning (timing
-cache, hardware compatibility) or cannot build (plans that include a runtime: no libnvinfer_lean).
+cache, hardware compatibility) or cannot build (plans with a runtime, for lack of libnvinfer_lean).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _settings(network: Any, config: Any, profiles: list[Any]) -> dict[str, Any]:
     return {
         "network": network.name,
         "inputs": [one.name for one in inputs],
-        # Outputs first, since callers must not depend on the order.
+        # Outputs come first, so that callers that expect inputs first fail.
         "tensors": {one.name: (one.dtype.name, [*one.shape]) for one in (*outputs, *inputs)},
         "profiles": [
             {one.name: [[*shape] for shape in profile.get_shape(one.name)] for one in inputs}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 DOTS = ("--model", "dots.onnx", "--engine", "ort")
 STREET = ("videos/street.mp4",)
-ENGINES = "{engines}"  # a folder for the engine files that this test run builds
+ENGINES = "{engines}"  # a folder for the engine files of this test run
 RUN = "runs/clip-ort"
 
 
@@ -16,7 +16,7 @@ class Command:
     argv: tuple[str, ...]
     inputs: tuple[str, ...] = ()
     read: tuple[str, ...] = ()  # globs of files whose content is recorded, not only their names
-    near: bool = False  # compare loosely: a real network's last digits depend on the CPU
+    near: bool = False  # compare a real network's figures loosely: last digits depend on the CPU
     after: str | None = None  # run after this command, in a copy of its folder
     needs: tuple[str, ...] = ()  # required libraries
     slow: bool = False  # takes many seconds, so it starts first

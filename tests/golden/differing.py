@@ -1,4 +1,4 @@
-"""Describe each difference from the recording in a line: ``key: was X, is Y``."""
+"""Describe the differences from the recording, one per line: ``key: was X, is Y``."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _near_rows(
 def _near_boxes(
     place: str, recorded: list[dict[str, Any]], observed: list[dict[str, Any]], found: Differences
 ) -> None:
-    """Match each box with a near box of its class. Unmatched boxes must be near the threshold."""
+    """Match each box with a near box of its class. Other boxes need scores near the threshold."""
     left = list(observed)
     threshold = min((one["score"] for one in [*recorded, *observed]), default=0.0)
     for one in recorded:

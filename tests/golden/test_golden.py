@@ -30,7 +30,7 @@ def missing_libraries(command: Command) -> list[str]:
 def runner(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Runner]:
-    """Start the commands in the table's order: slow ones first, two at a time.
+    """Start the commands in the order of ``COMMANDS``: slow ones first, two at a time.
 
     With xdist, each process only runs the commands of its own tests.
     """

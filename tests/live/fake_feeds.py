@@ -58,7 +58,7 @@ class FakeFeed(Feed):
         self.connects, self.epoch, self.started, self.stopped = 1, 1, 0, 0
         self.pictures: deque[Picture] = deque()
         self.ends_in_time = True
-        self.lock = threading.Lock()  # a picture is added or removed and counted in one step
+        self.lock = threading.Lock()  # adding or removing a picture and counting it are one step
 
     def start(self) -> None:
         self.started += 1

@@ -144,7 +144,7 @@ def _never_read(visit: Visit) -> None:
 
 
 def _ask_for_an_older_version(visit: Visit) -> None:
-    """Refuse the protocol version, then leave. paho reconnects in its callback, in vain."""
+    """Refuse the protocol version. paho reconnects in its callback, but the port is closed."""
     visit.read()
     visit.send(b"\x20\x02\x00\x01")
 

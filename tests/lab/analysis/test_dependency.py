@@ -10,7 +10,7 @@ from tests.lab.analysis.pipelines import load, run_of, shape
 LOAD = load(40, shape(), read=0.002, preprocess=0.001, infer=0.008, head=0.001, write=0.002)
 
 
-def test_system_call_on_the_path_is_subtracted_from_its_stage() -> None:
+def test_system_call_on_the_critical_path_is_subtracted_from_its_stage() -> None:
     activities = run_of(LOAD)
     path = critical_path(activity_graph(activities, LOAD.shape))
     assert path is not None
@@ -25,7 +25,7 @@ def test_system_call_on_the_path_is_subtracted_from_its_stage() -> None:
     by_name = {row.name: row for row in rows}
     assert sum(row.share for row in rows) == pytest.approx(1)
     infer, futex = by_name["infer"], by_name["futex (infer)"]
-    # Half of an inference is the system call, except where the steady state begins or ends.
+    # The system call takes half of an inference, except where the steady state begins or ends.
     assert infer.critical_path_s == pytest.approx(futex.critical_path_s, abs=0.008)
     assert futex.waiting_s == pytest.approx(0.160 - futex.critical_path_s)
     assert by_name["futex (read)"].waiting_s > 0.9 * 0.041
@@ -33,7 +33,7 @@ def test_system_call_on_the_path_is_subtracted_from_its_stage() -> None:
     assert by_name["wait for result"].waiting_s == pytest.approx(0.5)
     assert by_name[STARTUP].critical_path_s == pytest.approx(path.startup_ns / 1e9)
     assert by_name[TEARDOWN].critical_path_s == pytest.approx(path.teardown_ns / 1e9)
-    assert HAND_OVER not in by_name  # simulated calls have no gaps between them
+    assert HAND_OVER not in by_name  # the simulated activities have no gaps between them
 
 
 def test_nested_calls_are_counted_once() -> None:

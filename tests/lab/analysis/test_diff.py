@@ -1,4 +1,5 @@
-"""A run is slower if the difference exceeds the noise. Beyond the limit it is a regression."""
+"""A run is slower than another if the difference exceeds the noise. The run is a regression if the
+difference also exceeds the limit."""
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ def test_runs_whose_times_vary_much_cannot_be_compared():
     assert (wide.verdict, CHANGES[-3].of(wide)) == (INCOMPARABLE, INCOMPARABLE)
 
 
-def test_diff_names_changed_settings_libraries_and_models(tmp_path):
+def test_changed_settings_libraries_and_models_are_listed(tmp_path):
     about = {
         "model": "street",
         "model_sha256": "a",

@@ -72,7 +72,7 @@ def test_roofline_of_the_whole_model():
 
 
 @pytest.mark.parametrize(("used", "device", "count"), [(1.2, "cpu", 1), (0, "cpu", 0), (1, "", 0)])
-def test_rates_measured_while_other_programs_run_are_doubtful(used, device, count):
+def test_rates_are_doubtful_if_other_programs_ran_meanwhile(used, device, count):
     facts = from_builtins({**PASSES["layers"], "device": device}, LayersFacts, "")
     layers = PassRecord(available=True, facts=replace(facts, peaks=PEAKS))
     run = document(verdict={**DOCUMENT["verdict"], "others_cores": used})

@@ -15,7 +15,7 @@ from detector.lab.session.evaluation import FileResult, TrackAccuracy
 from tests.lab.analysis.tracked_scenes import SCENES, Boxes, Ids, scene, write_benchmark
 from tests.lab.datasets.samples import mot
 
-# HOTA, DetA, AssA, IDF1, MOTA, IDSW and Frag by TrackEval 1.3.0 (MIT) for the same scenes.
+# HOTA, DetA, AssA, IDF1, MOTA, IDSW and Frag by TrackEval 1.3.0 (MIT) for ``SCENES``.
 TRACKEVAL = {
     "perfect": (0.933809, 0.933333, 0.934286, 0.965517, 0.928571, 0, 10),
     "good": (0.683843, 0.775876, 0.602906, 0.783557, 0.836489, 9, 79),

@@ -8,7 +8,7 @@ import pytest
 from detector.lab.session.audit import Finding
 from tests.lab.audit.cases import of_files
 
-# Facts from the text of the reports: their machines, and the number of pictures that they claim.
+# Facts from the text of each report: the machine, and the claimed number of pictures.
 FACTS = {
     "s0": ("card=T4", "peak=8.1TFLOPS", "bandwidth=320GB/s"),
     "s1": ("cores=8", "flops_per_cycle=32", "pictures=128"),
@@ -65,7 +65,7 @@ FLAGGED: dict[int, tuple[str, str, str]] = {
     44: ("s4", "start-up-inside", "s4_dependency_torch"),
     45: ("s4", "wait-in-asynchronous-call", "s4_dependency_torch"),
 }
-# number of a mistake -> figure that the evidence must contain (from the list of mistakes)
+# number of a mistake -> figure that the list of mistakes gives and the evidence must contain
 EVIDENCE = {
     1: "70.92 FPS",
     3: "3.937%",

@@ -68,7 +68,7 @@ def test_format_of_a_table_is_recognised() -> None:
         assert len(table.columns) == 3, name
 
 
-def test_dashes_before_the_total_and_text_below_a_table_are_not_rows() -> None:
+def test_dashes_and_text_below_a_table_are_not_rows() -> None:
     text = """
 -----  ----------  ----------
 name   self time   total time

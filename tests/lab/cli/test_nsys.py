@@ -1,4 +1,4 @@
-"""The real Nsight Systems records the real command. Debian's packages of it need no GPU."""
+"""The real Nsight Systems (Debian's packages) records the real command. This needs no GPU."""
 
 import importlib.metadata
 import json

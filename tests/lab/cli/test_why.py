@@ -27,7 +27,7 @@ def test_slowest_frames_of_a_run_are_explained(tmp_path):
     )
     for frame in document["frames"]:
         assert sum(part["ms"] for part in frame["parts"]) == pytest.approx(frame["ms"])
-        # If the kernel reports CPU times, the ledger splits the time of each call.
+        # Some part has a CPU time, unless ``absent`` says that CPU times are missing.
         cpu_times = [part["cpu_ms"] for part in frame["parts"] if part["cpu_ms"] is not None]
         assert all(ms >= 0 for ms in cpu_times)
         assert bool(cpu_times) == ("time on a core" not in document["absent"])
@@ -92,7 +92,7 @@ def test_key_frames_are_not_read_from_a_changed_file(tmp_path):
 
 
 def test_frames_without_inference_have_no_infer_part(tmp_path):
-    """With --infer-every, an inference belongs only to the frames for which head was called."""
+    """With ``--infer-every``, an inference belongs only to frames for which ``head`` was called."""
     document = explain(read_session(ran(tmp_path, infer_every=2)), None, 100)
     assert document.frames
     for one in document.frames:

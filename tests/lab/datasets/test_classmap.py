@@ -37,7 +37,7 @@ def test_mapping_binds_model_classes_to_labels(tmp_path):
     assert bound.notes == ()
 
 
-def test_model_class_with_the_name_of_a_target_belongs_to_it(tmp_path):
+def test_model_class_with_the_name_of_a_target_belongs_to_that_target(tmp_path):
     bound = bind(mapping(tmp_path, "classes: {vehicle: car}"), ("vehicle", "person"), LABELS)
     assert (bound.targets, bound.groups, bound.label_ids) == (("vehicle",), ((0,),), {1: 0})
 
@@ -50,7 +50,7 @@ def test_classes_are_matched_by_name_without_a_mapping():
     assert ": motorcycle, bike, cow; --mapping coco also" in note
 
 
-def test_packaged_mapping_coco_matches_the_names_of_darknet():
+def test_mapping_named_coco_matches_the_names_of_darknet():
     darknet = read_names(folder() / "names/coco.names")
     coco = [{"motorbike": "motorcycle", "sofa": "couch"}.get(name, name) for name in darknet]
     assert len(bind(None, darknet, coco).targets) == 78

@@ -43,7 +43,7 @@ PASS = Pass(
     undisturbed="it only counts",
 )
 """
-# Run the command with another folder of passes, as if its files were in the package.
+# Run the command with an additional folder of passes, as if its files were in the package.
 WITH_FOLDER = """
 import sys
 import detector.lab.profile as profile
@@ -81,7 +81,7 @@ def test_pass_is_added_as_a_single_file(tmp_path):
 
 
 def test_every_pass_declares_its_results_and_its_slowdown():
-    """FACTS names the type of its results. It measures its slowdown or says why it has none."""
+    """A pass measures its slowdown or says why it has none. FACTS has the type of its results."""
     for name in profile.list_passes():
         profile_pass = profile.open_pass(name)
         assert FACTS[name] is profile_pass.facts
@@ -150,7 +150,7 @@ def test_infinite_figure_makes_its_pass_unavailable(tmp_path, monkeypatch):
         ({"slowdown": None}, "slowdown"),
     ],
 )
-def test_damaged_record_error_names_file_and_key(tmp_path, change, key):
+def test_error_about_a_damaged_record_has_the_file_and_the_key(tmp_path, change, key):
     path = tmp_path / "loop.json"
     path.write_text(json.dumps(LOOP | change))
     with one_line_error(UsageError, key, str(path)):

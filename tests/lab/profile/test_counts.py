@@ -20,7 +20,7 @@ from tests.lab.report.sessions import CLIP, ran
 from tests.networks import need_engine
 
 SIDE = {"street": "128x128", "yolov5n.yaml": "64x64"}
-# The published number minus the parameters of batch norms, which we fold into convolutions.
+# The published number of parameters minus those of batch norms, which we fold into convolutions.
 PARAMETERS = {"yolov5n.yaml": 1_867_405}
 
 

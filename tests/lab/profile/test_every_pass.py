@@ -1,6 +1,6 @@
-"""Profile with all passes on each engine: those that this machine allows run, and figures agree.
-These tests run nightly. In other runs, test_pinned.py runs every pass.
-"""
+"""Profile with all passes on each engine. Only passes that need special hardware or another engine
+may be unavailable. The figures must agree. These tests run nightly. In other runs, test_pinned.py
+runs every pass."""
 
 import csv
 import json

@@ -21,7 +21,7 @@ def test_slope_shows_a_leak_but_not_an_initial_rise():
     times = np.arange(0, 10_000, 20) * MS
     leak = (100 * MB + 0.5 * MB * times / (10 * MS)).astype(np.int64)
     assert fit_growth(times, leak, written)[0] == pytest.approx(500, rel=0.01)
-    full = np.minimum(100 * MB + times // 10, 200 * MB)  # it grows for a tenth of the run
+    full = np.minimum(100 * MB + times // 10, 200 * MB)  # memory grows for a tenth of the run
     assert fit_growth(times, full, written)[0] == pytest.approx(0, abs=1e-6)
 
 

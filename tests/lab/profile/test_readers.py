@@ -1,4 +1,4 @@
-"""Runs under perf, and reading the output of perf and cProfile."""
+"""Counting events with perf, and reading the output of perf and cProfile."""
 
 from pathlib import Path
 

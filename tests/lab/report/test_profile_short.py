@@ -1,4 +1,4 @@
-"""The output of ``profile``: a short form, and every table with -v."""
+"""The output of ``profile``: a short form or, with ``-v``, every table."""
 
 import io
 from types import SimpleNamespace
@@ -58,7 +58,7 @@ def test_full_form_prints_every_pass(printed):
     assert "saved run: runs/x" in text
 
 
-def test_short_form_names_the_omitted_passes(printed):
+def test_short_form_lists_the_omitted_passes(printed):
     text = printed(short=True)
     [omitted] = [line for line in text.splitlines() if line.startswith("not shown: ")]
     for pass_part in PASS_PARTS:

@@ -1,6 +1,5 @@
 """The trace of a session, checked by a validator: slices nest, flows start and end in slices, and
-times increase.
-"""
+times increase."""
 
 import gzip
 import json
@@ -20,10 +19,8 @@ from tests.session.documents import document
 
 
 def session_of(run_load, tmp_path, waits=()) -> SavedSession:
-    """Return the session that a run of these durations would save.
-
-    ``waits``: (thread, what, kind, start, end), in nanoseconds.
-    """
+    """Return the session that a run of these durations would save. ``waits``: (thread, what, kind,
+    start, end), in nanoseconds."""
     activities = run_of(run_load)
     threads = sorted({a.thread for a in activities})
     names = [*STAGES, *{what for _, what, *_ in waits}]
@@ -118,7 +115,8 @@ def test_trace_is_valid_with_a_flow_per_frame(tmp_path, loop):
 
 
 def test_read_at_the_end_adds_no_frame(tmp_path):
-    """The last batch has room for one more frame. Old sessions have two such reads at the end."""
+    """The last batch is not full, so one more read finds the end of the source. Old sessions have
+    several such reads: the test adds two."""
     session = session_of(load(10, shape(batch=4, images=12), **SECONDS), tmp_path)
     read, columns = STAGES.index("read"), session.spans
     thread = columns["thread"][columns["stage"] == read][0]

@@ -1,4 +1,4 @@
-"""The page of --save tracks: links of its pictures, and damaged rows."""
+"""The report's section for ``--save tracks``: links of its pictures, and damaged rows."""
 
 import base64
 import json
@@ -38,7 +38,7 @@ def row(track: int, **more: object) -> str:
     return json.dumps({**fields, **more})
 
 
-def test_picture_links_to_its_moment_in_the_video_or_else_to_its_file(plain, tmp_path):
+def test_link_of_a_picture_opens_its_moment_in_the_video_or_else_its_file(plain, tmp_path):
     outputs = {"tracks": str(tmp_path / "out #1"), "video": str(tmp_path / "a b.mp4")}
     for number, own in enumerate((outputs, {"tracks": outputs["tracks"]})):
         folder = tmp_path / str(number)
@@ -58,7 +58,7 @@ def test_picture_links_to_its_moment_in_the_video_or_else_to_its_file(plain, tmp
         (row(1, jpeg="!"), 1),
         (row(1, jpeg=base64.b64encode(b"<svg/>").decode()), 1),
         (row(1, name="<script>"), 2),
-        ("{", 0),  # an invalid row omits all pictures of the source
+        ("{", 0),  # if one row is invalid, no picture of the source is shown
         (row(0), 0),
         (row(1, first_s="x"), 0),
     ],

@@ -14,7 +14,7 @@ from detector.lab.session.nsys import CAMERA, NsysRun, read_nsys
 FOLDER = Path(__file__).with_name("nsys")
 NAMES = sorted(path.name.removesuffix(".sqlite.xz") for path in FOLDER.glob("*.xz"))
 
-WITHOUT_CALLS = ("2023-batch", "2024-no-osrt")  # recorded with -t nvtx only
+WITHOUT_CALLS = ("2023-batch", "2024-no-osrt")  # no system calls: recorded with ``-t nvtx`` only
 
 
 def recording(name: str, tmp_path: Path) -> list[NsysRun]:
@@ -37,7 +37,7 @@ def test_recordings_cover_each_version_and_kind() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_ranges_equal_the_calls_of_the_session(name: str, tmp_path: Path) -> None:
+def test_nvtx_ranges_equal_the_calls_of_the_session(name: str, tmp_path: Path) -> None:
     expected = json.loads((FOLDER / f"{name}.json").read_text())
     runs = recording(name, tmp_path)
     assert [calls(run) for run in runs] == [one["calls"] for one in expected]

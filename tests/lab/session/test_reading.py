@@ -223,7 +223,7 @@ def test_damaged_session_is_a_one_line_error(tmp_path, name, damage, message):
 
 
 def test_report_without_a_name_uses_the_last_run(tmp_path, monkeypatch):
-    """Sessions of one source are in runs/in, runs/in-2 and, with --engine, runs/in-ENGINE."""
+    """A source has sessions ``runs/in`` and ``runs/in-2``. ``--engine`` adds ``runs/in-ENGINE``."""
     from detector.lab.commands import report
 
     monkeypatch.chdir(tmp_path)

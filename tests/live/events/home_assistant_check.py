@@ -16,7 +16,7 @@ from homeassistant.core import HomeAssistant
 
 
 def check(text: str) -> set[str]:
-    """Return a device's platforms. Raises voluptuous.Invalid or AssertionError."""
+    """Return a device's platforms. An invalid text raises voluptuous.Invalid or AssertionError."""
     device = discovery._parse_device_payload(None, text, "camera", "node")
     assert device, "refused; the log above says why"
     platforms = set()

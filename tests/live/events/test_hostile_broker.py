@@ -1,7 +1,5 @@
-"""Test with brokers that send invalid data, flood or disconnect.
-
-``scripts/live_check broker`` tries them on whole runs.
-"""
+"""Send events to MQTT brokers that send invalid data, flood or disconnect. ``scripts/live_check
+broker`` tries the same brokers on whole runs."""
 
 import threading
 import time
@@ -40,7 +38,8 @@ class Attempt:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether enough connections were made for a second notice to be possible."""
+        """Return whether the broker had all connections that the test waits for: one if its kind is
+        patient, otherwise enough that a second notice is possible."""
         if self.kind in PATIENT:
             return self.broker.connections == 1
         return bool(self.notices) and (self.broker.connections > 2 or self.broker.is_gone)
@@ -72,7 +71,7 @@ def test_hostile_brokers_neither_kill_threads_nor_fill_memory(monkeypatch, make,
         if len({*attempt.notices}) < len(attempt.notices)
     }
     assert repeated == {}
-    assert all(len(attempt.notices) <= 2 for attempt in attempts), "one of a loss, one of a refusal"
+    assert all(len(attempt.notices) <= 2 for attempt in attempts), "more than a loss and a refusal"
 
 
 def test_lost_connection_is_reported_again_if_it_was_steady(monkeypatch, notices):
@@ -87,7 +86,7 @@ def test_lost_connection_is_reported_again_if_it_was_steady(monkeypatch, notices
 
 
 def test_refusal_after_a_lost_connection_is_reported_once(notices):
-    """The refusal says what to fix. A connection lost later is not reported."""
+    """The refusal says what to fix, so a connection that is lost later is not reported."""
     failure = SimpleNamespace(is_failure=True)
     with hostile_broker("leaves at once") as broker:
         target = MqttTarget(f"mqtt://127.0.0.1:{broker.port}/x", notice=notices.append)

@@ -51,7 +51,7 @@ def test_objects_leave_when_their_camera_is_down_or_removed() -> None:
         if end == "down":
             facts = FeedFacts(STALLED, SECOND)
             events = rules.feed_changed("door", facts, SECOND, START_S + 1)
-            assert summarize(rules.update(frame(0.9), tracked(1))) == []  # was still in flight
+            assert summarize(rules.update(frame(0.9), tracked(1))) == []  # this frame was in flight
             (again,) = rules.update(frame(3.0), tracked(1))
             assert (again.event, again.since_s) == ("appears", START_S + 3)
         else:
@@ -76,7 +76,7 @@ def test_events_of_lines_and_zones_carry_their_names() -> None:
     times = leaves["time_utc"], leaves["since_utc"]
     assert times == ("2027-01-15T08:00:05.000Z", "2027-01-15T08:00:02.000Z")
     rules.feed_changed("door", FeedFacts(WAITING, 6 * SECOND), 6 * SECOND, START_S + 6)
-    assert len(rules.update(frame(5.0), objects)) == 2, "in flight, but counted"
+    assert len(rules.update(frame(5.0), objects)) == 2, "a late frame lost its zone events"
 
 
 def test_event_without_a_track_has_no_fields_of_tracks() -> None:

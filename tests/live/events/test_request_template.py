@@ -1,4 +1,4 @@
-"""Test webhook requests in a receiver's own format, such as the recipes of docs/live.md."""
+"""Test webhook requests in the format of their receiver, as in the recipes of docs/live.md."""
 
 import json
 import re
@@ -79,7 +79,7 @@ def test_fields_are_escaped_for_url_header_json_and_text(tmp_path):
         ("url: [${NTFY_TOKEN}", "not valid YAML"),
     ],
 )
-def test_invalid_template_is_refused_without_secrets(tmp_path, text, message):
+def test_refusal_of_an_invalid_template_shows_no_secrets(tmp_path, text, message):
     (tmp_path / "hook.yaml").write_text(text)
     with pytest.raises(UsageError) as refused:
         Webhook(find_address(f"@{tmp_path}/hook.yaml", SECRETS))

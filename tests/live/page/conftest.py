@@ -57,7 +57,7 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 
 @contextmanager
 def running(folder: Path, *options: str) -> Iterator[tuple[Client, subprocess.Popen[str]]]:
-    """Start a command that serves a page and writes to live/; yield its client and the process."""
+    """Start a command that serves a page, with output ``live/``. Yield a client and the process."""
     skip_without_libraries()
     call = [*COMMAND, *options, "--serve", "0", "-o", "live/", "--run-dir", "run"]
     pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
@@ -75,7 +75,7 @@ def running(folder: Path, *options: str) -> Iterator[tuple[Client, subprocess.Po
 
 @pytest.fixture(scope="module", autouse=True)
 def patient() -> Iterator[None]:
-    """Do not report a run as unresponsive because this machine stalls for seconds."""
+    """Do not report a run as unresponsive if this machine stalls for a few seconds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("detector.live.page.sampler.TIMEOUT_S", PATIENCE_S)
         yield

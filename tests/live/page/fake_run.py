@@ -92,7 +92,7 @@ class FakeRun:
 
 @contextmanager
 def show_pictures(run: FakeRun, fps: float = 20.0) -> Iterator[None]:
-    """While the block runs, show ``fps`` pictures per second of all live cameras, in a thread."""
+    """While the block runs, a thread shows ``fps`` pictures per second of each live camera."""
     ended = threading.Event()
 
     def show() -> None:

@@ -1,4 +1,4 @@
-"""Test the address, token and certificate of --serve, and their errors."""
+"""Test the address, token and certificate of ``--serve``, and their errors."""
 
 import ssl
 import subprocess
@@ -106,8 +106,8 @@ def test_address_of_another_machine_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["starlette", "uvicorn", "prometheus_client"])
-def test_error_for_a_missing_library_names_the_extra_to_install(monkeypatch, name):
-    """Forget the server's modules first, as a user's process has not imported them yet."""
+def test_error_about_a_missing_library_says_which_extra_to_install(monkeypatch, name):
+    """Forget the server's modules first, because a user's process has not imported them yet."""
     for module in [one for one in sys.modules if one.startswith("detector.live.page.")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, name, None)
@@ -142,7 +142,7 @@ def test_page_is_served_over_tls(certificate):
         )
         with opener.open(f"{server.address}login", timeout=PATIENCE_S) as answer:
             assert b"Token" in answer.read()
-        with pytest.raises(urllib.error.HTTPError) as caught:  # a redirect to /, with the session
+        with pytest.raises(urllib.error.HTTPError) as caught:  # the redirect after the login
             opener.open(f"{server.address}login", f"token={SECRET}".encode(), timeout=PATIENCE_S)
         cookie = caught.value.headers["set-cookie"].lower()
         caught.value.close()

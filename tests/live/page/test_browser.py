@@ -58,7 +58,7 @@ def pixels(browser, camera: str) -> str:
 
 
 @pytest.mark.parametrize("width", [1400, 390])
-def test_page_shows_pictures_and_a_lost_camera_within_three_seconds(browser, width):
+def test_page_shows_pictures_and_reports_a_lost_camera_within_three_seconds(browser, width):
     line = Shape("line", ((0.5, 0.0), (0.5, 1.0)), True)
     with Served(FakeRun("door", "gate")) as served:
         served.page.sampler.every_s = EVERY_S
@@ -68,7 +68,7 @@ def test_page_shows_pictures_and_a_lost_camera_within_three_seconds(browser, wid
         with show_pictures(served.run, fps=12):
             browser.visit(served.server.address, width, scheme="dark" if width < 600 else "light")
             wait_for(lambda: shown_pictures(browser, "door") > 2)
-            if width < 600:  # the second camera is below the fold, so it is not requested
+            if width < 600:  # the second camera is below the fold, so the page does not request it
                 browser.run("document.querySelector('#camera-gate').scrollIntoView()")
             wait_for(lambda: shown_pictures(browser, "gate") > 2)
             first = pixels(browser, "gate")
@@ -76,7 +76,7 @@ def test_page_shows_pictures_and_a_lost_camera_within_three_seconds(browser, wid
             wait_for(lambda: text(browser, "#health") == "healthy")
             assert browser.run("document.scrollingElement.scrollWidth") <= width
             assert "in 2, out 1" in text(browser, ".zones")
-            assert (tops := browser.run(TOPS)) == sorted(tops), "counts first"
+            assert (tops := browser.run(TOPS)) == sorted(tops), "wrong order of the page's parts"
             edge = browser.run(EDGE)
             served.run.run = replace(served.run.run, capacity=0.6)
             wait_for(lambda: browser.run(EDGE) != edge)  # the colour of a run that drops frames
@@ -86,7 +86,7 @@ def test_page_shows_pictures_and_a_lost_camera_within_three_seconds(browser, wid
             served.run.set("gate", state="waiting", error=HOSTILE, next_try_s=7.0)
             before = served.page.sampler.at_s
             wait_for(lambda: browser.run("window.death"))
-            # Figures come once a second, so the third must show the loss.
+            # Figures come once a second. After at most three, the page must show the lost camera.
             assert browser.run(f"window.death.filter((t) => t > {before}).length") <= 3
             assert browser.run("document.querySelector('#camera-gate').matches('.out')")
             assert "1 of 2 down" in text(browser, "#health")
