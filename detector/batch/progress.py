@@ -118,7 +118,7 @@ class Tally:
             retried=self.retried,
             left=self.left,
             frames=frames,
-            # Frames of a lost worker are subtracted, so the count may fall.
+            # Frames of a lost worker are subtracted, so ``frames`` may be below ``before``.
             fps=(frames - before) / passed if passed > 0 and frames > before else None,
             eta_s=eta_s,
             core_hours=self.cores * seconds / 3600,

@@ -105,7 +105,8 @@ class OpenOpenvino(Engine):
         ]
 
     def _check_quantised(self, core: Any, compilation: Compilation, requests: int) -> list[str]:
-        """Compile in float if outputs are not ONNX Runtime's. If still not, raise EngineError."""
+        """If the outputs differ from ONNX Runtime's, compile in float. Return notes about it. Raise
+        EngineError if the outputs in float differ, too."""
         network, name = compilation.network, compilation.network.name
         expected = run_reference(network)
         if is_unlike(network, expected, self.requests[: self.concurrency]):
