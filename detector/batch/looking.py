@@ -42,7 +42,7 @@ def look(place: str) -> BatchResult:
     for path in paths:
         with Manifest.reading(path) as manifest:
             for row in manifest.rows():
-                # Several shards' manifests may list an item. It is done if any of them says so.
+                # Several shards' manifests may list the same item. It is done if one says so.
                 if row.state == DONE or states.get(row.name) not in (FAILED, DONE):
                     states[row.name] = row.state
             more, more_s = manifest.work()
@@ -86,8 +86,8 @@ def _exit(running: bool, left: int, done: int, failures: Sequence[Failure], dama
 
 
 def dry_run(request: Request) -> DryRun:
-    """Return what ``run_batch`` would do. No model is loaded to resolve ``auto``, so if the
-    settings differ from the job's, all done items count as changed."""
+    """Return what ``run_batch`` would do. If the settings differ from the job's, all
+    done items count as changed, since ``auto`` cannot be resolved without loading a model."""
     home = open_home(request.output)
     settings = read_settings(home)
     sources, flags, config_file = given_or_kept(request, settings)

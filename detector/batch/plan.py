@@ -71,8 +71,8 @@ def _marker(outputs: Outputs, name: str) -> ItemRecord | None:
 
 
 def prune(listing: Listing, outputs: Outputs) -> int:
-    """Remove the results of sources that are no longer listed, for all shards. Return the number of
-    items removed. Raises UsageError if a SOURCE matches nothing: its disk may be unmounted."""
+    """Remove all shards' results for sources that are no longer listed. Return the number of items
+    removed. Raises UsageError if a SOURCE matches nothing: its disk may be unmounted."""
     if listing.silent:
         raise UsageError(
             f"{', '.join(listing.silent)}: matches nothing now, so nothing is pruned; is a disk "

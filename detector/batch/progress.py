@@ -38,7 +38,7 @@ class Tally:
     frames: int = 0
     bytes_done: int = 0
     item_run_s: float = 0.0
-    wall_s: float = 0.0  # sum over all tasks of the time from submission to record
+    wall_s: float = 0.0  # summed over tasks: time from submission until the result is recorded
     ledger: Ledger = field(default_factory=Ledger)
     slowest: list[SlowItem] = field(default_factory=list)
     started: float = 0.0
@@ -118,7 +118,7 @@ class Tally:
             retried=self.retried,
             left=self.left,
             frames=frames,
-            # Frames of a lost worker are subtracted, so the count may fall.
+            # Frames of a lost worker are subtracted, so ``frames`` may be below ``before``.
             fps=(frames - before) / passed if passed > 0 and frames > before else None,
             eta_s=eta_s,
             core_hours=self.cores * seconds / 3600,

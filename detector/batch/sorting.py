@@ -1,6 +1,6 @@
 """OUT/sorted: the sources in folders by class (--sort).
 
-OUT/sorted/person/cam1/a.jpg    a hard link, or a copy on another file system
+OUT/sorted/person/cam1/a.jpg    a hard link to the source, or a copy where no hard link is possible
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def sort_sources(outputs: Outputs, done: Iterable[ManifestRow], order: Sequence[
 
 
 def sort_source(folder: Path, name: str, path: str, wanted: str) -> str:
-    """Link or copy the source into ``wanted``, unless a class's folder has it. Return the class."""
+    """Link or copy the source to ``wanted``, unless it was sorted before. Return its folder."""
     from detector.core.run.outputs import mark_settings
 
     target = folder / wanted / name
@@ -63,11 +63,11 @@ def sort_source(folder: Path, name: str, path: str, wanted: str) -> str:
             if os.path.lexists(other / name):
                 return other.name
         if not os.path.realpath(target).startswith(f"{os.path.realpath(folder)}{os.sep}"):
-            raise OutputError(f"{folder / wanted}: leads out of OUT by a link; remove it")
+            raise OutputError(f"{folder / wanted}: is behind a link out of OUT; remove the link")
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             os.link(os.path.realpath(path), target)
-        except OSError:  # it is on another file system, or on one without hard links
+        except OSError:  # another file system, or one without hard links
             temporary = target.with_name(f".{target.name}.tmp")
             shutil.copy2(path, temporary)
             os.rename(temporary, target)

@@ -14,8 +14,8 @@ from contextlib import suppress
 
 
 def claim_cores(count: int, usable: Sequence[int], node_cpus: float) -> tuple[list[int], list[int]]:
-    """Return ``count`` usable cores that no other worker has, and the locks to keep open. Return
-    ``usable`` and no lock if fewer are free, or if ``node_cpus`` is not ``len(usable)`` (quota)."""
+    """Return ``count`` usable cores that no other worker has, and the locks to keep open. If fewer
+    are free, or ``node_cpus`` is not ``len(usable)`` (a quota), return ``usable`` and no lock."""
     if int(node_cpus) != len(usable) or count >= len(usable):
         return list(usable), []
     folder = os.path.join(tempfile.gettempdir(), f"detect-video-cores-{os.getuid()}")

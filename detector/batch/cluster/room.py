@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-CORES = 2  # cores per worker, as on one machine
+CORES = 2  # cores per worker, the same as for a job on one machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

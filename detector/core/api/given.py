@@ -1,4 +1,4 @@
-"""Pictures of the caller, who may reuse their buffers: an iterable, or a cv2.VideoCapture."""
+"""Pictures from the caller's iterable or cv2.VideoCapture. We copy each: buffers may be reused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from detector.core.types import Frame, Image, SourceInfo
 
 
 def take_given(sources: Any, reading: SourceReading) -> list[GivenSource]:
-    """Return a source if these are pictures, not names; otherwise nothing."""
+    """Return one source if ``sources`` are pictures, or an empty list if they are names."""
     if isinstance(sources, (list, tuple)):
         given = bool(sources) and not isinstance(sources[0], (str, int, os.PathLike))
     else:  # an array of three dimensions is one picture
@@ -24,7 +24,7 @@ def take_given(sources: Any, reading: SourceReading) -> list[GivenSource]:
 
 
 class GivenSource(SteppingSource):
-    """Pictures in turn, as a video of 25 frames a second, or with the capture's frame rate."""
+    """The pictures as a video, which has the capture's frame rate, or 25 frames a second."""
 
     def __init__(self, given: Any, reading: SourceReading) -> None:
         super().__init__(reading.stride, reading.frames)
@@ -32,7 +32,7 @@ class GivenSource(SteppingSource):
         pictures = None if is_capture else iter(given)
         self._take: Any = lambda: given.read()[1] if pictures is None else next(pictures, None)
         if not self.hold_first():
-            raise SourceError("stream(): there is no picture in it; give at least one")
+            raise SourceError("stream(): the source has no picture; give at least one")
         rate = given.get(5) if is_capture else 0  # CAP_PROP_FPS: 0, -1 or NaN if unknown
         fps = Fraction(rate if 0 < rate < 1e6 else 25).limit_denominator(1001)
         height, width, _ = as_image(self._picture).shape

@@ -60,7 +60,7 @@ def _is_pil(picture: object) -> bool:
 
 
 def _from_pil(picture: Any) -> Image:
-    """Return BGR pixels, not rotated by EXIF. Raises UsageError for modes I, F: unknown range."""
+    """Return BGR, not rotated by EXIF. Raises UsageError for modes I and F (unknown range)."""
     import numpy as np
 
     if picture.mode.startswith(("I", "F")):

@@ -44,8 +44,7 @@ def main() -> NoReturn:
     except BaseException as error:
         code = code or end(error)
     if stopped or code in (EXIT_INTERNAL, EXIT_ENGINE):
-        # Libraries may still run threads. A normal exit would wait for them, or crash in them
-        # ("terminate called").
+        # A normal exit would wait for threads of libraries, or crash in them ("terminate called").
         os._exit(code)
     sys.exit(code)
 

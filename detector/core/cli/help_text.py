@@ -1,7 +1,7 @@
 """Write --help: common options, one group, or all.
 
-If a command has many options, ``--help`` alone lists its own and the common options, one line each.
-``--help all``, ``--help GROUP`` and ``--help OPTION`` show full texts.
+If a command has many options, ``--help`` alone lists the common ones and the command's own, one
+line each. ``--help all``, ``--help GROUP`` and ``--help OPTION`` show full texts.
 """
 
 from __future__ import annotations

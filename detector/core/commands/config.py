@@ -67,7 +67,7 @@ def _format_value(value: Any) -> str:
 
 
 class _Group(click.Group):
-    """Without a subcommand, as in click 8.2, the group prints help to stderr and exits with 2."""
+    """Without a subcommand, prints help to stderr and exits with 2, as groups of click 8.2 do."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:

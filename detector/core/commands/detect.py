@@ -143,7 +143,7 @@ def command(
 
 
 def _concerns_wings(specs: Sequence[str], config: Config, given: Container[str]) -> bool:
-    """Return whether a source is not a plain file, or an option for cameras or the page is set."""
+    """Return True for cameras, sources that are no files, and options for cameras or the page."""
     from detector.core import wings
     from detector.core.config.schema import options
     from detector.core.run.inputs import is_camera

@@ -53,7 +53,7 @@ def _can_run(name: str, precision: str, device: str) -> bool:
 
 
 def _is_missing(name: str) -> bool:
-    """Return whether installing the engine's library would make it usable."""
+    """Return whether the engine is unusable only because its library is not installed."""
     engine = engines.find(name)
     return not engines.is_installed(name) and engine.absent() is None
 

@@ -24,7 +24,7 @@ from detector.core.types import Detections, Frame
 def frames_in_turn(
     parts: Parts, timeline: Timeline | OffTimeline, progress: Progress
 ) -> Generator[tuple[Frame, Detections], None, None]:
-    """Yield each frame after its sinks have written it; the next frame may reuse its picture."""
+    """Yield each frame after the sinks have written it. The next frame may reuse the picture."""
     with timeline.track("main") as track:
         pairs = draw(track, parts, _detect(track, parts, progress))
         yield from deliver(track, parts, progress, pairs)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class OpenvinoRequest(RawRequest):
-    """A request. OpenVINO reads its slot, and writes its outputs, without copies."""
+    """A request whose slot OpenVINO reads, and whose outputs it writes, without copies."""
 
     def __init__(self, compiled: Any, network: Network) -> None:
         from openvino import Tensor
@@ -105,7 +105,8 @@ class OpenOpenvino(Engine):
         ]
 
     def _check_quantised(self, core: Any, compilation: Compilation, requests: int) -> list[str]:
-        """Compile in float if outputs differ from ONNX Runtime's. EngineError if floats do too."""
+        """If the outputs differ from ONNX Runtime's, compile in float. Return notes about it. Raise
+        EngineError if the outputs in float differ, too."""
         network, name = compilation.network, compilation.network.name
         expected = run_reference(network)
         if is_unlike(network, expected, self.requests[: self.concurrency]):

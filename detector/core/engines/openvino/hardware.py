@@ -1,4 +1,4 @@
-"""Find Intel's GPUs and NPUs in /dev and /sys, and why OpenVINO does not list them."""
+"""Find Intel's GPUs and NPUs in /dev and /sys. Explain why OpenVINO does not list them."""
 
 from __future__ import annotations
 

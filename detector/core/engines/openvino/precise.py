@@ -1,6 +1,6 @@
-"""Mark nodes with OpenVINO's attribute ``precise``, so that they stay float32 in any precision. Its
-Python API cannot set the attribute, so we write it into the model's XML file. The attribute is
-undocumented; openvino 2024.6 and 2026.4 respect it."""
+"""Mark nodes with OpenVINO's attribute ``precise``: they stay float32 in a run of any precision.
+OpenVINO's Python API cannot set the attribute, so we write it into the model's XML file. The
+attribute is undocumented; openvino 2024.6 and 2026.4 respect it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from xml.etree import ElementTree
 
 from detector.core.errors.writing import temporary_folder
 
-# Suffix of a convolution's name in OpenVINO: the layer that adds the bias has the node's own name.
+# OpenVINO appends this to a convolution's name. The layer that adds the bias has the node's name.
 WITHOUT_BIASES = "/WithoutBiases"
 PASSIVE = ("Const", "Parameter", "Result")
 
 
 def mark_precise(core: Any, model: Any, names: Set[str]) -> Any:
-    """Return a copy of the model in which these nodes are marked. Raises OSError or OutputError."""
+    """Return a copy of the model with the nodes ``names`` marked. Raises OSError or OutputError."""
     import openvino
 
     with temporary_folder() as folder:

@@ -9,8 +9,8 @@ WITH_CUDA = "pip uninstall onnxruntime, then pip install onnxruntime-gpu"
 
 ON_GPU_ONLY = {
     "tf32": "it needs a GPU",
-    # With the model street in fp16, ONNX Runtime inserted a cast on each edge, ran all 47
-    # convolutions in fp32, and was not faster. In bf16, it ran none of the convolutions.
+    # On a CPU, with the model ``street`` in fp16, ONNX Runtime inserted a cast on each edge, ran
+    # all 47 convolutions in fp32, and was not faster. In bf16, it ran none of them.
     "fp16": "ONNX Runtime computes an fp16 graph in fp32 on a CPU, with casts",
 }
 
@@ -31,7 +31,7 @@ def refusal(precision: str, device: str) -> str | None:
 
 
 def best_concurrency(options: EngineOptions) -> int:
-    """Return how many requests fill a CPU's cores; for a GPU 1, since we have not measured more."""
+    """Return how many requests fill a CPU's cores, or 1 for a GPU (we have not measured more)."""
     return 1 if wanted_device(options) != "cpu" else best_streams(options)
 
 

@@ -94,7 +94,7 @@ class TrtEngine(Engine):
 
     @classmethod
     def reads_file(cls, file: str) -> bool:
-        """Return whether suffix and first bytes of a file say that this library built it."""
+        """Return whether a file's suffix and first bytes say that the engine's library built it."""
         if not super().reads_file(file):
             return False
         from detector.core.engines.trt.plan_file import edition_of_file

@@ -1,5 +1,5 @@
-"""Front end for plans (.trt, .engine, .plan) of TensorRT or TensorRT for RTX that other programs
-built. Next to a plan, a darknet .cfg describes its outputs, .names its classes, or .yaml both."""
+"""Front end for plans (.trt, .engine, .plan) that other programs built with TensorRT or TensorRT
+for RTX. Files next to a plan may describe outputs (.cfg), classes (.names) or both (.yaml)."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[PlanTe
 def _input_size(
     path: Path, plan_tensors: Sequence[PlanTensor], size: tuple[int, int] | None, metadata: Metadata
 ) -> tuple[int, int]:
-    """Return (height, width) of the only input. Raises ModelError unless it takes pictures."""
+    """Return (height, width). Raises ModelError unless the input takes pictures of that size."""
     inputs = [tensor for tensor in plan_tensors if tensor.is_input]
     listed = ", ".join(map(str, plan_tensors))
     shape = inputs[0].shape if len(inputs) == 1 else ()

@@ -33,7 +33,7 @@ def encoders(quick: bool, clock: Callable[[], float] = time.perf_counter) -> dic
 
 
 def unusable(reason: str) -> dict[str, Any]:
-    """Return the result of ``encoders`` if no encoder can be used."""
+    """Return what ``encoders`` would return if no encoder could be used."""
     return {name: {"usable": False, "reason": reason, "fps": None} for name in ENCODERS}
 
 

@@ -48,7 +48,7 @@ class NvmlGpu:
     def _read_own_bytes(self) -> int | None:
         try:
             running = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
-        except Exception:  # an error of NVML's own: GPU or system do not report the bytes
+        except Exception:  # one of NVML's errors: the GPU or the system does not report the bytes
             return None
         own = [process.usedGpuMemory for process in running if process.pid == os.getpid()]
         return int(own[0]) if own and own[0] is not None else None

@@ -28,7 +28,7 @@ class AnchorFree(Layout):
     usual_family = "yolov8"
 
     def in_graph(self, evidence: Evidence) -> Bound | None:
-        """Accept any number of cells if the user names the family: its strides may be unusual."""
+        """If the user names the family, accept any number of cells: the strides may be unusual."""
         if evidence.has_separate_boxes():
             return None
         branches = []

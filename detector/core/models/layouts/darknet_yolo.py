@@ -31,7 +31,7 @@ class DarknetYolo(Layout):
         return plan.cfg is not None
 
     def in_plan(self, plan: ReadyMade) -> Bound | None:
-        """Match maps with layers by shape, because a plan does not preserve their order."""
+        """Match maps with layers by shape, because a plan does not preserve the maps' order."""
         if plan.cfg is None:
             return None
         from detector.core.models.formats.darknet import describe

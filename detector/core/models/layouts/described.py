@@ -35,7 +35,7 @@ PIXELS = (1.0, 1.0)
 
 
 class ReadingDecoder(Decoder):
-    """Decodes with a ``Reading``. ``listed``: outputs are detections with a class column."""
+    """Decodes with a ``Reading``. ``listed``: whether outputs are detections with a class."""
 
     arguments = ("reading",)
 
@@ -161,7 +161,7 @@ def _table_size(shape: Shape, columns: readings.Columns) -> tuple[int, int] | No
 
 
 class Described(Layout):
-    """Has no shapes of its own: a file of cfg/families or of the user describes the outputs."""
+    """Has no shapes of its own: a file in cfg/families, or the user's, describes the outputs."""
 
     name = "described"
     decoders = (

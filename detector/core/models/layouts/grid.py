@@ -26,8 +26,8 @@ class Grid(Layout):
     usual_family = "yolox"
 
     def in_graph(self, evidence: Evidence) -> Bound | None:
-        """Match rows that are not decoded. Dynamic quantisation hides this; so a graph without Exp
-        also matches if it is called YOLOX, or if the user gave its family."""
+        """Match rows that are not decoded. ``is_raw`` misses them after dynamic quantisation, so
+        a graph without Exp also matches if it is called YOLOX, or if the user gave its family."""
         if evidence.has_separate_boxes():
             return None
         undecoded = not evidence.has_operator("Exp") and (

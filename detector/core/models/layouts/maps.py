@@ -1,4 +1,4 @@
-"""The common part of the layouts of raw maps, one map for each layer of anchors."""
+"""What the layouts of raw maps have in common. Each layer of anchors has one map."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 Dims = tuple[int | None, ...]
 """A shape; None for a side that is known only at run time."""
 
-MAX_DETECTIONS = 3000  # most rows of a list of detections after NMS; small maps can have fewer, too
+MAX_DETECTIONS = 3000  # limit for a list of detections after NMS; small maps may have as few rows
 
 # Strides of a network's maps, from the largest map to the smallest; P2 and P6 models have one more.
 PYRAMIDS = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
@@ -43,7 +43,7 @@ class OutputShapes:
     def pyramid(
         self, rows: int, boxes: int, pyramids: Iterable[tuple[int, ...]] = PYRAMIDS
     ) -> tuple[int, ...] | None:
-        """Return the strides of maps that have ``rows`` rows with ``boxes`` per cell, or None."""
+        """Return the strides whose maps give ``rows`` rows, at ``boxes`` rows per cell, or None."""
         for strides in pyramids:
             if boxes * count_cells(self.height, self.width, strides) == rows:
                 return strides

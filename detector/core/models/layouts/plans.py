@@ -46,7 +46,7 @@ class ReadyMade(OutputShapes):
         }
 
     def fits_names(self, classes: int) -> bool:
-        return True  # ``class_names_of`` checks their number later, with a better message
+        return True  # ``class_names_of`` checks the number of names later, with a better message
 
     def only(self) -> tuple[str, int, int] | None:
         """Return the only output if it has three dimensions and the last two are known, or None."""

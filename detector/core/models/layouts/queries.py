@@ -39,7 +39,7 @@ class Queries(Layout):
 
     def in_graph(self, evidence: Evidence) -> Bound | None:
         named = evidence.stated_family()[0] == "rtdetr" or evidence.forced
-        # RT-DETR's first kernels are 3x3. DETRs with 7x7 kernels or patches need normalised input.
+        # Match first kernels of 3x3 (RT-DETR). DETRs with 7x7 or patches need normalised input.
         similar = evidence.has_operator("GridSample") and (
             evidence.has_exporter_metadata() or evidence.stem() == {3}
         )

@@ -1,4 +1,4 @@
-"""Device memory through pycuda. We retain the GPU's primary context, and each thread pushes it."""
+"""Device memory through pycuda. Each thread pushes the GPU's primary context, which we retain."""
 
 from __future__ import annotations
 

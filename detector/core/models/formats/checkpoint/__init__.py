@@ -20,7 +20,7 @@ SUFFIXES = (".pt", ".pth")
 
 
 def read(request: ModelRequest) -> Network:
-    """Return the network of a checkpoint, with random weights if there is a seed."""
+    """Return the network of a checkpoint, with random weights if the request has a seed."""
     from detector.core.models.formats.yolo.network import network_of_contents
 
     with open_checkpoint(request.path) as (contents, digest):

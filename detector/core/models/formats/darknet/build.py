@@ -102,7 +102,7 @@ class DarknetGraph:
         return self.builder.activation(f"{layer.index}", layer.activation, out)
 
     def _add_shortcut(self, layer: Shortcut) -> str:
-        """Sum the inputs with at least as many channels as the first, then add narrower inputs."""
+        """Sum the inputs that have no fewer channels than the first. Then add the narrower ones."""
         name = f"{layer.index}.shortcut"
         channels = layer.channels
         wide, narrow = [self.tensors[layer.inputs[0]]], []
@@ -160,9 +160,9 @@ class DarknetGraph:
         return self.builder.add("Mul", name, [out, factor])
 
     def _add_yolo(self, layer: Yolo) -> str:
-        """Output the raw map. The head decodes only cells with enough objectness."""
+        """Make the raw map an output. The head decodes only cells with enough objectness."""
         x = self.tensors[layer.inputs[0]]
-        if x in self.outputs:  # two heads read one map, but outputs need different names
+        if x in self.outputs:  # two heads read the same map, but outputs need different names
             x = self.builder.add("Identity", f"{layer.index}.yolo", [x])
         self.outputs.append(x)
         return x

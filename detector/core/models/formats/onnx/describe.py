@@ -1,4 +1,4 @@
-"""Write the file for --describe that explains a graph (``models describe``)."""
+"""Describe a graph in a file for --describe (the command ``models describe``)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def describe_graph(path: Path, evidence: Evidence, family: str | None) -> str:
         return _fill_template(evidence, str(exc))
     head = f"# {path.name} is recognised as {result.description.family} ({result.why}).\n"
     pixels = input_of(evidence, result.description)
-    if evidence.pixel_steps().swaps_channels:  # this file needs the opposite of its family's order
+    if evidence.pixel_steps().swaps_channels:  # the graph needs the opposite of the family's order
         pixels = msgspec.structs.replace(pixels, colour="rgb" if pixels.colour == "bgr" else "bgr")
     layouts = () if result.description.outputs else (result.kind,)
     described = msgspec.structs.replace(result.description, input=pixels, layouts=layouts)

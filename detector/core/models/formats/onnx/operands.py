@@ -11,7 +11,7 @@ from detector.core.models.formats.onnx.foreign import ForeignGraph
 if TYPE_CHECKING:
     import onnx
 
-# Operator -> inputs that must be lists [N]. In other operators, axes may also be a single number.
+# Operator -> positions of inputs that must be lists [N]. Elsewhere, axes may be a single number.
 LISTS = {
     "Slice": (1, 2, 3, 4),
     "Reshape": (1,),

@@ -12,7 +12,7 @@ from detector.core.models.formats.onnx.evidence import Evidence
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """``factor`` x pixel (0..255) + ``offset``: one value, or one for each of three channels."""
+    """``factor`` x pixel (0..255) + ``offset``. Each has one value, or one for each channel."""
 
     bgr: bool = False
     factor: tuple[float, ...] = (1.0,)

@@ -1,4 +1,4 @@
-"""Fix models that runtimes accept but ONNX's checker rejects, in place; remove unused parts."""
+"""Fix, in place, models that runtimes accept but ONNX's checker rejects."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ STANDARD = ("", "ai.onnx")
 
 
 def tidy(model: onnx.ModelProto) -> None:
-    """Sort nodes, and unify the standard domain's name. Remove shapes of inner tensors, negative
-    dimensions of inputs and outputs, and names of the dimensions of outputs."""
+    """Sort the nodes. Give the standard domain the name "" everywhere. Remove shapes of inner
+    tensors, negative dimensions of inputs and outputs, and names of output dimensions."""
     for entry in model.opset_import:
         entry.domain = "" if entry.domain in STANDARD else entry.domain
     for graph in every_graph(model):
@@ -35,7 +35,7 @@ def tidy(model: onnx.ModelProto) -> None:
 
 
 def _sort(graph: onnx.GraphProto | onnx.FunctionProto) -> None:
-    """Move nodes after those they read, stably. Cycles come last; ONNX's checker rejects them."""
+    """Sort stably, each node after those it reads. Cycles come last; the checker rejects them."""
     computed = {name for node in graph.node for name in node.output if name}
     waits: list[int] = []  # node -> number of its inputs that are not computed yet
     readers: dict[str, list[int]] = {}
@@ -75,7 +75,7 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def state_output_shapes(model: onnx.ModelProto) -> None:
-    """Add outputs' shapes that the file does not state, if inference finds them."""
+    """If outputs have no shape in the file, add the shapes that ONNX's inference finds."""
     from onnx import shape_inference
 
     if all(info.type.tensor_type.HasField("shape") for info in model.graph.output):
