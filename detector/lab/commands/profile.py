@@ -53,7 +53,7 @@ class _ListsPasses(HelpfulCommand):
 @click.option(
     "--nsys",
     metavar="FILE",
-    help="Read this Nsight Systems recording instead. It is a .nsys-rep or .sqlite file.",
+    help="Run nothing, and read this Nsight Systems recording: a .nsys-rep or .sqlite file.",
 )
 @click.option(
     "--nsys-run",
