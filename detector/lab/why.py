@@ -17,7 +17,7 @@ from detector.lab.session.read import SavedSession
 from detector.lab.session.rows import read_rows
 from detector.lab.session.why import Why
 
-REORDERED = 64  # extra packets to read, as files store pictures out of their display order
+REORDERED = 64  # packets to read beyond the frames, since files store pictures out of display order
 NO_MOMENTS = "record them: detect-video profile SOURCE --moments"
 
 
