@@ -17,7 +17,7 @@ from detector.lab.session.read import SavedSession
 from detector.lab.session.rows import read_rows
 from detector.lab.session.why import Why
 
-REORDERED = 64  # extra packets to read, as files store pictures out of their display order
+REORDERED = 64  # packets to read beyond the frames, since files store pictures out of display order
 NO_MOMENTS = "record them: detect-video profile SOURCE --moments"
 
 
@@ -28,7 +28,7 @@ def explain(session: SavedSession, frame: int | None, slowest: int, *, clip: boo
     spans = activities_of(session.spans)
     explanation = Explanation(spans, LoopShape.of(sizes), known) if sizes else None
     if explanation is None or not explanation.frames:
-        raise UsageError(f"{session.folder}: it recorded no frame from read to write")
+        raise UsageError(f"{session.folder}: no frame is recorded from read to write")
     recorded = explanation.frames
     if frame is not None and frame not in recorded:
         raise UsageError(
@@ -48,8 +48,8 @@ def explain(session: SavedSession, frame: int | None, slowest: int, *, clip: boo
 
 
 def gather(session: SavedSession, clip: bool = True) -> tuple[RunEvidence, dict[str, str]]:
-    """Return the facts that spans do not contain, and missing fact -> how to record it or why it is
-    unknown. ``clip``: whether to read the video to find key frames."""
+    """Return the facts that spans do not contain and, for each missing fact, how to record it or
+    why it is unknown. ``clip``: whether to read the video to find key frames."""
     absent: dict[str, str] = {}
     moments = session.facts(MomentsFacts)
     if moments is None:

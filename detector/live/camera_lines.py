@@ -11,7 +11,7 @@ CAUGHT_UP_S = 60.0  # after this time without drops, the next drop is reported a
 
 
 class CameraLines:
-    """Prints new states with ``state``, and problems with ``say``. ``max_age_s``: age above which
+    """Passes new states to ``state``, and problems to ``say``. ``max_age_s``: age above which
     ``--live every`` drops pictures; None with other modes. Not thread-safe."""
 
     def __init__(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from detector.core.stages.tiles import FrameTiles
     from detector.core.types import Fit, Frame
 
-ROOM = Tiling((3, 3))  # least room if cameras have their own tiles, for cameras added later
+ROOM = Tiling((3, 3))  # least room if a camera has its own tiles, since cameras may be added later
 
 
 def choose_tiling(option: Tiling, cameras: Sequence[Camera]) -> Tiling:

@@ -25,8 +25,9 @@ NEVER = "never"
     "--machine",
     multiple=True,
     metavar="FACT",
-    help="A fact of the machine: cores=8, peak=8.1TFLOPS, bandwidth=320GB/s, clock=3.2GHz, "
-    "flops_per_cycle=32, card=T4, pictures=128, or a YAML file of them. Can be repeated.",
+    help="A fact of the machine (cores=8, peak=8.1TFLOPS, bandwidth=320GB/s, clock=3.2GHz, "
+    "flops_per_cycle=32, card=T4) or of the measurement (pictures=128), or a YAML file of facts. "
+    "Can be repeated.",
 )
 @click.option(
     "--columns",
@@ -41,7 +42,7 @@ NEVER = "never"
     show_default=True,
     help="Exit with 8 if there is a finding of this severity or worse.",
 )
-@click.option("--explain", metavar="RULE", help="Print a rule with examples; all: every rule.")
+@click.option("--explain", metavar="RULE", help='Explain a rule with examples; "all" lists rules.')
 def command(
     paths: tuple[str, ...],
     machine: tuple[str, ...],

@@ -24,16 +24,16 @@ from detector.core.cli.printing import echo, print_json, terminal
     help="Exit with 8 if a frame takes longer by more than P: 5% or 0.05.",
 )
 @click.option(
-    "--strict", is_flag=True, help="Exit with 8 too if --max-regression cannot be judged."
+    "--strict", is_flag=True, help="Also exit with 8 if --max-regression cannot be judged."
 )
 def command(
     run_a: str | None, run_b: str | None, max_regression: str | None, strict: bool, as_json: bool
 ) -> None:
     """Compare two saved sessions: RUN_A before, RUN_B after.
 
-    Default: the newest two in runs/. If other programs used more of the cores during one of the
-    runs, --max-regression checks CPU times instead of wall times; if they used most cores, it
-    says "not judged" and exits with 0, or with --strict with 8.
+    Default: the newest two in runs/. If other programs used more of the cores during one run than
+    during the other, --max-regression checks CPU times, not wall times. If other programs used
+    most cores, the outcome is "not judged" and the exit code is 0 (with --strict: 8).
     """
     from detector.core.errors import GateError, UsageError
     from detector.lab.analysis.diff import END_TO_END, diff, judge_gate, list_differences
@@ -70,7 +70,7 @@ def command(
     if outcome == "failed" or (outcome == "not judged" and strict):
         raise GateError(f"gate {outcome}: {run_a} -> {run_b}: {reason}")
     if outcome == "not judged":
-        echo(f"not judged: {reason}; to fail then, add --strict", err=True)
+        echo(f"not judged: {reason}; add --strict to fail in this case", err=True)
 
 
 def _share(text: str | None) -> float | None:

@@ -53,7 +53,7 @@ class _ListsPasses(HelpfulCommand):
 @click.option(
     "--nsys",
     metavar="FILE",
-    help="Read this Nsight Systems recording instead. It is a .nsys-rep or .sqlite file.",
+    help="Run nothing, and read this Nsight Systems recording: a .nsys-rep or .sqlite file.",
 )
 @click.option(
     "--nsys-run",
@@ -152,7 +152,7 @@ def command(
         print_json(profile_document(session).as_builtins())
     else:
         print_all = verbose or only is not None
-        shown = replace(session.document, session=UNSET)  # print_profile prints the folder
+        shown = replace(session.document, session=UNSET)  # only print_profile prints the folder
         faster = list_faster(session)
         print_run(terminal(piped_width=140), shown, verbose=print_all, faster=faster)
         print_profile(terminal(piped_width=140), session, short=not print_all)

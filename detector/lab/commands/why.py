@@ -29,7 +29,7 @@ def command(run: str | None, frame: int | None, slowest: int | None, as_json: bo
 
     Default: the newest in runs/. Print how long each frame waited and for what, the call that
     delayed it, and the cause: garbage collection, no free core, the disk, many boxes, a key frame,
-    a slow CPU clock. Facts not recorded are listed; `profile --moments` records them.
+    a slow CPU clock. Facts that were not recorded are listed; `profile --moments` records them.
     """
     from detector.core.errors import UsageError
     from detector.lab.session.read import newest_runs, read_session

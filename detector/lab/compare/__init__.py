@@ -43,7 +43,7 @@ def compare_command(
 ) -> tuple[Comparison, int]:
     """Return the document, and the exit code: 0 if a row has figures, else the first error's code.
 
-    ``labels``, ``mapping``: see ``eval``. ``dataset``: labelled pictures to score the rows by.
+    ``labels``, ``mapping``: see ``eval``. ``dataset``: labelled pictures to score each row on.
     """
     refuse_cameras([source])
     refuse_rect(config)
@@ -90,7 +90,7 @@ def _add_usual_choice(plan: Rounds) -> Rounds:
 
 
 def record_comparison(document: Comparison, config: Config) -> Comparison:
-    """Store the result for ``auto``. The document names the file, or why it was not written."""
+    """Store the result for ``auto``. The document names the file, or says why none was written."""
     record = _make_record(document, config)
     try:
         where = record if isinstance(record, str) else str(saving.keep(record, config))
@@ -143,7 +143,7 @@ def _make_record(document: Comparison, config: Config) -> Measurement | str:
 def _inspect_source(
     plan: Rounds, labels: str | None, mapping: str | None
 ) -> tuple[ComparedVideo, Labels | None]:
-    """Open source and labels, so that a wrong file is reported before a minute of loading."""
+    """Open source and labels, to report a wrong file before engines load, which takes a minute."""
     from detector.core import sources
 
     sources.refuse_pipe(plan.source, "each round reads the source again")

@@ -1,5 +1,5 @@
 """Score each row of a comparison on a dataset, as ``eval`` does. Each row has its own process, so
-that a crash costs only that row its average precision."""
+that a crash leaves only that row without average precision."""
 
 from __future__ import annotations
 

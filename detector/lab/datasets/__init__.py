@@ -1,7 +1,7 @@
 """Read labelled data for ``eval``, and stored detections.
 
-Each file of this folder lists one format, or two similar ones, in ``FORMATS``. All are used.
-``classmap`` pairs a model's classes with those of labels.
+The formats are those in the lists ``FORMATS`` of all files of this folder. ``classmap`` pairs a
+model's classes with those of labels.
 """
 
 from __future__ import annotations
@@ -91,6 +91,6 @@ def _find_labels_of(video: Path) -> Path:
         if path.is_file():
             return path
     raise SourceError(
-        f"{video}: no labels next to it ({video.stem}.json or {video.stem}.txt); give the "
-        f"labels themselves (to eval: with --images {video})"
+        f"{video}: no labels next to it ({video.stem}.json or {video.stem}.txt); name the file "
+        f"of labels (eval then needs --images {video})"
     )

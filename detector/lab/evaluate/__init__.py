@@ -133,8 +133,8 @@ def add_usual_engine(config: Config) -> list[Config]:
 
 
 def list_configs(config: Config, engines: Sequence[str], tiles: Sequence[str] = ()) -> list[Config]:
-    """Return a config for each engine and grid of tiles. If there are several, each has its own
-    session folder. Raises UsageError."""
+    """Return a config for each pair of an engine and a grid of tiles. Several configs have separate
+    session folders. Raises UsageError."""
     for flag, names in (("--engine", engines), ("--tiles", tiles)):
         if len(set(names)) != len(names):
             raise UsageError(f"{flag} {','.join(names)}: has a duplicate; list each once")
@@ -183,7 +183,7 @@ def open_labels(options: EvalOptions) -> tuple[Dataset, ClassMap | None]:
         dataset.pictures = [one for one in dataset.pictures if one.subset == options.subset]
         if not dataset.pictures:
             raise UsageError(
-                f"--subset {options.subset}: it contains no picture; {options.dataset} has "
+                f"--subset {options.subset} contains no picture; {options.dataset} has "
                 f"{', '.join(known) or 'no subsets'}"
             )
     return dataset, mapping

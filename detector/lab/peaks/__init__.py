@@ -1,8 +1,8 @@
 """Measure this computer's peaks: bandwidths of caches and memory, and the speed of kernels.
 
-The first measurement takes three seconds for each number of threads (1, 2, 4, ... the run's), and
-one or two seconds for each engine and precision. If layers are faster than these peaks allow, we
-measure again and keep the higher rates, since a disturbance can only lower a measured peak.
+The first measurement takes three seconds for each number of threads (1, 2, 4, ... up to the run's),
+and one or two seconds for each engine and precision. If layers are faster than these peaks allow,
+we measure again and keep the higher rates, since a disturbance can only lower a measured peak.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def find_curve(config: Config, key: Mapping[str, Any]) -> Sequence[Bandwidth] | 
 
 
 def find_alike(config: Config, key: Mapping[str, Any], types: Collection[str]) -> Iterator[Peaks]:
-    """Yield other records for this thread count, with GFLOP/s only of this engine's ``types``."""
+    """Yield the other records of this thread count, without GFLOP/s of other engines or types."""
     for known, peaks in _read_records(config):
         if known == key or not _agree(known, key, ALIKE):
             continue

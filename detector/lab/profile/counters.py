@@ -34,7 +34,7 @@ def count_events(occasion: Occasion) -> CountersFacts:
     if perf is None:
         raise NotHereError("perf is not installed; on Debian: apt install linux-perf")
     with temporary_folder("detect-video-pass-") as folder:
-        # First try an empty command, since most virtual machines cannot count cycles.
+        # Try an empty command first, to fail early: most virtual machines cannot count cycles.
         refuse_no_cycles(_count(perf, NOTHING, Path(folder, "trial.csv")))
         counts = _count(perf, _command(occasion, folder), Path(folder, "perf.csv"))
         session = read_session(Path(folder, "run"))

@@ -1,4 +1,4 @@
-"""Take pictures of the slowest frames from the annotated video of the run, for the report."""
+"""Save pictures of the slowest frames, taken from the run's annotated video, for the report."""
 
 from __future__ import annotations
 

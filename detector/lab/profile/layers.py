@@ -1,4 +1,4 @@
-"""Time every layer with the engine's profiler, add the layer's cost and compare it with peaks."""
+"""Time each layer with the engine's profiler, count its work, and compare its speed with peaks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from detector.lab.profile.batches import open_with_batches
 from detector.lab.session.network import LayerRow, LayersFacts, Peaks
 
 ALONE = Varies((), "one request alone")
-RUNS, BUDGET_S = 100, 6.0  # runs with the profiler and as many without; seconds for all of them
+RUNS, BUDGET_S = 100, 6.0  # limits: runs with the profiler (as many without it), seconds of all
 FEW_ABOVE = 0.02  # this share of the layers may be above the roofline by chance
 MAX_REPEATS = 3  # if more are above, the peaks are measured again, at most this often
 NO_GRAPH = "a TensorRT plan contains no graph: MACs, FLOPs and bytes of its layers are unknown"

@@ -1,6 +1,6 @@
 """Profile the interpreter: functions with cProfile, and the call tree with pyinstrument.
 
-cProfile profiles one thread, so the loop runs in one. It slows calls: only shares are valid.
+cProfile sees one thread, so the loop uses only one. Profiling slows calls: only shares are valid.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def label(file: str, line: int, name: str) -> str:
 
 
 def shorten_path(file: str) -> str:
-    """Return the path within this package or its library; otherwise the file's name."""
+    """Return detector/... for this package's files, LIBRARY/... for a library's, else the name."""
     path = Path(file)
     if path.is_relative_to(PACKAGE):
         return str(Path("detector") / path.relative_to(PACKAGE))

@@ -1,4 +1,4 @@
-"""Place the whole model on the roofline, with the peaks that the layers pass measured."""
+"""Place the whole model on the roofline, with the peaks measured by the pass "layers"."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _layers_of(occasion: Occasion) -> LayersFacts:
     if record.ran is not None:
         occasion.executions += record.ran.measured or [record.ran.execution]
     if not isinstance(record.facts, LayersFacts):
-        raise NotHereError(f"it needs the layers pass: {record.reason}")
+        raise NotHereError(f'the pass "layers" has no result: {record.reason}')
     return record.facts
 
 
@@ -50,6 +50,6 @@ PASS = Pass(
     what="compute and bandwidth, as shares of measured peaks",
     facts=RooflineFacts,
     run=place_on_roofline,
-    undisturbed="uses the layers pass",
+    undisturbed='uses the results of "layers"',
     varies=ALONE,
 )

@@ -32,8 +32,8 @@ class How:
 class Part:
     """``name``: the anchor. ``place``: sort key. ``page``: returns the HTML below the heading, or
     "" to omit the part. If ``facts`` is a type, ``page`` also gets the facts of this type.
-    ``says``: returns tables and lines for a terminal; ``brief``: returns fewer. ``detail``: omitted
-    from short output, except the name of the pass.
+    ``says``: returns tables and lines for a terminal; ``brief``: returns fewer. ``detail``: short
+    output only names the pass.
     """
 
     name: str

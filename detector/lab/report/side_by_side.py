@@ -124,7 +124,7 @@ WRITERS: dict[str, Callable[[Table], str]] = {
 
 
 def check_tables(paths: Sequence[str]) -> None:
-    """Raise UsageError for an unknown suffix. Call this before minutes of measuring."""
+    """Raise UsageError for an unknown suffix or a duplicate. Call this before measuring."""
     for path in paths:
         if Path(path).suffix.lower() not in WRITERS:
             raise UsageError(f"--table {path}: the file name must end with {', '.join(WRITERS)}")

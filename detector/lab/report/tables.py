@@ -36,7 +36,7 @@ LAYER_TIMER = (
 
 
 def csv_files(session: SavedSession) -> dict[str, str]:
-    """Return file name -> CSV for the passes that ran. Times of stages and layers are in ms."""
+    """Return file name -> CSV for the measured facts. Times of stages and layers are in ms."""
     named = [
         replace(one, key=f"{one.key}_ms", value=one.of) if one.key in TIMES else one
         for one in STEPS

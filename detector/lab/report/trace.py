@@ -79,7 +79,7 @@ def _slices(session: SavedSession, to_us: Any) -> Iterator[Event]:
 def _flows(
     activities: list[Activity], shape: LoopShape, source: int, threads: dict[str, int], to_us: Any
 ) -> Iterator[Event]:
-    """Yield an arrow through all calls of each frame, with a point in the middle of each slice."""
+    """Yield an arrow for each frame. It goes through the middle of each of the frame's calls."""
     frames: dict[int, list[Activity]] = {}
     batches = Batches(activities, shape)
     infers = {one.number: one for one in activities if one.stage == INFER}  # batch -> its call

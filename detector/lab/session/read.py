@@ -41,7 +41,7 @@ class SavedSession:
 
 
 def read_session(folder: str | Path) -> SavedSession:
-    """Read a session. Raises UsageError with the file and the key if it is incomplete."""
+    """Read a session. If it is incomplete, raises UsageError, which names the file and the key."""
     place = Path(folder)
     if not (place / "session.json").is_file():
         days = sorted(place.glob("[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*/session.json"))

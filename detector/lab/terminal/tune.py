@@ -16,7 +16,7 @@ from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.tables import print_pieces
 from detector.lab.session.tuning import AS_ASKED, LARGER, Settings, Trial, Tuning
 
-SHOWN, LONGEST = 15, 54  # most trials to show, and most characters of a trial's settings
+SHOWN, LONGEST = 15, 54  # limits: rows of trials, and characters of a trial's settings
 MEASURED = (
     Column("frames", out=1),
     Column("fps", "FPS [rounds]", value=lambda one: _spread(Interval.over(one.rounds)), right=True),

@@ -1,4 +1,4 @@
-"""``tune``: find the settings that run a source fastest, or reach a target FPS at least cost."""
+"""``tune``: find the fastest settings for a source, or the least costly that reach a target FPS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""List the changes of a run that ``tune`` tries. Options that the user gave do not change."""
+"""List the changes that ``tune`` tries on a run. Options that the user gave do not change."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _list_sizes(config: Config, plain: DefaultRun) -> Iterator[Adjustment]:
 
 
 def _list_skips(config: Config) -> Iterator[Adjustment]:
-    """Yield ways to infer fewer frames: reuse boxes in still frames, track, or skip frames."""
+    """Yield ways to infer fewer frames: reuse boxes of still frames, track boxes, skip frames."""
     every_frame = config.input.stride == 1
     if config.input.skip_still is None and every_frame:
         yield Adjustment("still", {"skip_still": STILL})

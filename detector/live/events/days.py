@@ -13,7 +13,7 @@ from detector.live.events.queued_target import QueuedTarget, RefusedError, TryAg
 from detector.live.events.stream import FULL, NO_ROOM
 from detector.live.events.wording import as_json
 
-MOST_CREATED = 1024  # most created files to remember: enough for 256 cameras and several days
+MOST_CREATED = 1024  # created files to remember: enough for 256 cameras and several days
 
 
 class EventDays(QueuedTarget):

@@ -1,4 +1,4 @@
-"""Snapshots of events. A separate thread encodes and writes them from a short queue."""
+"""Snapshots of events. A thread takes them from a short queue, then encodes and writes them."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def _run_metrics(figures: LiveFigures) -> Iterator[Metric]:
         ),
         (
             "processed_pictures_per_second",
-            "Frames per second detected from all cameras, over the last few seconds.",
+            "Frames detected per second, all cameras together, over the last few seconds.",
             figures.end_to_end_fps,
         ),
         ("cpu_busy_ratio", "Share of all cores used by this program.", figures.cpu_share),
@@ -80,7 +80,7 @@ def _run_metrics(figures: LiveFigures) -> Iterator[Metric]:
         ),
     ):
         yield _gauge(name, text, value)
-    busy = _gauges("stage_busy_ratio", "Share of the last few seconds in the stage.", "stage")
+    busy = _gauges("stage_busy_ratio", "How busy the stage was in the last few seconds.", "stage")
     for stage, share in figures.busy.items():
         busy.add_metric((stage,), share)
     text = "Events that passed to a receiver, or were held back by its filter or its limit."

@@ -110,7 +110,7 @@ def accuracy_not_checked(table: AuditTable) -> Iterator[Hit]:
 
 
 def _is_faster(table: AuditTable, row: int, exact: list[int]) -> bool:
-    """Return whether a row is faster than one of the rows ``exact``, or speeds are unknown."""
+    """Return whether a row is faster than one of the rows ``exact``; True if speeds are unknown."""
     rate = table.find(RATE)
     column = rate or find_latency(table)
     speed = column.numbers[row] if column else None
@@ -121,7 +121,7 @@ def _is_faster(table: AuditTable, row: int, exact: list[int]) -> bool:
 @rule(
     "error",
     "the precision that ran is not the requested one",
-    "name the row after the precision that ran, or choose an engine for the requested one",
+    "name the row after the precision that ran, or choose an engine that runs the requested one",
     bad="engine,precision,executed precision,FPS\nort,int8,fp32 100% of MACs,40\n",
     clean="engine,precision,executed precision,FPS\nort,int8,int8 97% of MACs,40\n",
 )
@@ -147,7 +147,7 @@ def several_changes_at_once(table: AuditTable) -> Iterator[Hit]:
         has_single = any(len(SPLIT.split(text)) == 1 for text in column.texts if text)
         if rows and not has_single:
             yield Hit(
-                f"rows with several changes: {len(rows)} ({column.texts[rows[0]]!r}); with one: 0",
+                f"several changes: {len(rows)} rows ({column.texts[rows[0]]!r}); one change: none",
                 rows=tuple(table.labels[row] for row in rows),
             )
 
@@ -216,7 +216,7 @@ def _find_same_memory(table: AuditTable) -> Iterator[Hit]:
 @rule(
     "note",
     "the changes made a row slower",
-    "say so, and give the noise",
+    "say so, and state how large the noise is",
     over="all",
     bad="| model | latency (ms) |\n|---|---|\n| a | 413.5 |\n\n"
     "| model | latency (ms) | changes |\n|---|---|---|\n| a | 421.3 | onnx |\n",

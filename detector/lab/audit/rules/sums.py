@@ -13,14 +13,13 @@ from detector.lab.audit.numbers import Number, exact, show, total
 from detector.lab.audit.rule import Hit, rule
 from detector.lab.audit.tables import AuditColumn, AuditTable, ms, percent
 
-# Title words of columns that are not shares of one whole (NOT_PARTS) or not added up (NOT_SUMS).
+# A column whose title has one of these words: its rows are not shares of one whole (NOT_PARTS), or
+# must not be added up (NOT_SUMS).
 NOT_PARTS = tuple(
     "util* cpu gpu busy memory sparsity error change gain match* interval cache hit saved "
     "reduction increase drop*".split()
 )
 NOT_SUMS = tuple("avg mean median min max std p50 p90 p95 p99 self cumulative".split())
-
-
 OF_TIME = ("time", "share", "percent", "total", "critical", "part", "fraction")
 OF_STAGES = ("load*", "read*", "preprocess*", "infer*", "postprocess*", "nms", "write", "decod*")
 
@@ -134,7 +133,7 @@ def fraction_called_percent(case: Case) -> Iterator[Hit]:
 @rule(
     "warning",
     "two tables of the same stages show different shares",
-    "measure both in one run, and report what moved between the stages",
+    "measure both in one run, and say which time moved to another stage",
     over="all",
     bad="| stage | percent of time |\n|---|---|\n| load | 92.1 |\n| infer | 1.4 |\n"
     "| nms | 6.5 |\n\n"
@@ -161,7 +160,7 @@ def shares_contradict(case: Case) -> Iterator[Hit]:
             ]
             if any(abs(a.value - b.value) > 0.03 and not a.meets(b, 0.05) for _, a, b in shares):
                 differences = ", ".join(f"{n} {percent(a)} and {percent(b)}" for n, a, b in shares)
-                yield Hit(f"shares of these stages alone: {differences}", (first.name, second.name))
+                yield Hit(f"shares of these stages' sum: {differences}", (first.name, second.name))
 
 
 def _sum_by_stage(table: AuditTable, column: AuditColumn) -> dict[str, Number]:
@@ -291,14 +290,13 @@ def inference_above_its_layers(table: AuditTable) -> Iterator[Hit]:
         for other, (_, whole) in wholes:
             if whole.low > 1.5 * part.high:
                 runs_note = (
-                    f" ({show(runs[0])} runs of each would be {ms(part.value * runs[0])})"
+                    f" ({show(runs[0])} runs of all layers would take {ms(part.value * runs[0])})"
                     if runs
                     else ""
                 )
                 yield Hit(
-                    f"{other!r} is {ms(whole)}, {name!r} is {ms(part)}: "
-                    f"{show(whole.value / part.value)} times as much{runs_note}: it includes a "
-                    "profiler or several runs"
+                    f"{other!r} ({ms(whole)}) is {show(whole.value / part.value)} times {name!r} "
+                    f"({ms(part)}){runs_note}, so it includes a profiler or several runs"
                 )
 
 

@@ -31,7 +31,7 @@ def _read_side(table: AuditTable, row: int) -> int | None:
 
 
 def _find_macs_called_flops(table: AuditTable) -> Iterator[tuple[int, Number, float]]:
-    """Yield (row, count, published FLOPs) if the count, called FLOPs, is half the published."""
+    """Yield (row, count, published FLOPs) if a stated count of FLOPs is half the published one."""
     work, params = table.find(WORK, but=MACS), table.numbers(PARAMS)
     for row, count in enumerate(work.numbers if work else ()):
         own = params[row]
@@ -92,8 +92,8 @@ def _compare_counts(case: Case) -> Iterator[Hit]:
                 model = next(iter(high))
                 yield Hit(
                     f"{model}: {show(one[model] / 1e9)} G in one table, "
-                    f"{show(other[model] / 1e9)} G in the other (x {show(high[model])}); the same "
-                    f"holds for {counted(len(high), 'model')}: one counts MACs, the other FLOPs",
+                    f"{show(other[model] / 1e9)} G in the other (x {show(high[model])}); for "
+                    f"{counted(len(high), 'model')}, one table counts MACs and the other FLOPs",
                     (first, second),
                     tuple(high),
                 )
@@ -177,7 +177,8 @@ def _list_peaks(case: Case) -> Iterator[tuple[float, str]]:
 @rule(
     "error",
     "more operations per second than the machine can do",
-    "count FLOPs as for the peak, use the peak of the data type that ran, check batch and time",
+    "count FLOPs in the same way as in the peak, use the peak of the data type that ran, and "
+    "check batch and time",
     over="all",
     machine={"peak": 4.1e11},
     bad="model,GFLOPs,latency (ms)\na,100,200\n",
@@ -295,7 +296,7 @@ def peak_differs(case: Case) -> Iterator[Hit]:
 
 
 def _find_two_peaks(table: AuditTable, pairs: list[tuple[int, Number]]) -> Iterator[Hit]:
-    """Report rows that imply two peaks, unless settings differ or shares depend on the bytes."""
+    """Report rows that imply two peaks, unless settings differ or the shares are of a roofline."""
     settings = [table.setting(row) for row, _ in pairs]
     for name in (kinds.PRECISION, kinds.DEVICE, kinds.THREADS):
         if len({one.get(name) for one in settings}) > 1:
@@ -344,7 +345,7 @@ def peak_too_low(case: Case) -> Iterator[Hit]:
 @rule(
     "warning",
     "a bottleneck is named that no figure supports",
-    "measure the bytes moved and both peaks; neither peak limits a row below half of both",
+    "measure the bytes moved and both peaks; a row below half of each is limited by neither",
     over="all",
     bad="model,utilization (%),bound type\na,16.96,compute\nb,30.5,compute\n",
     clean="model,utilization (%),bound type\na,76.96,compute\nb,80.5,compute\n",
@@ -431,7 +432,7 @@ def maximum_below_mean(case: Case) -> Iterator[Hit]:
 @rule(
     "warning",
     "the layers of one network are listed with the times of another",
-    "count and time the same network, after fusing if that is what runs",
+    "count and time the same network; if layers are fused to run it, count the fused ones",
     over="all",
     bad="| layer | params |\n|---|---|\n| 0 | 928 |\n| 1 | 18560 |\n| 2 | 36992 |\n\n"
     "| quantity | value |\n|---|---|\n| parameters of the model | 55520 |\n",

@@ -70,7 +70,7 @@ def where_command(
 
 
 def parse_words(text: str, config_file: str | None, flags: Mapping[str, Any]) -> Config:
-    """Parse "openvino int8 conf=0.4" or "b.yaml"; fp32 is the default. Raises UsageError."""
+    """Parse "ort conf=0.4" or "b.yaml"; without a file, fp32 is the default. Raises UsageError."""
     own: dict[str, Any] = {}
     for word in _split(text):
         name, value = _parse_word(word)

@@ -79,7 +79,7 @@ def latency(session: SavedSession) -> str:
         caption = f"{name}, {counted(len(ordered), 'sample')}"
         if beyond := sum(value > top for value in ordered):
             most = f"{ordered[-1]:.1f} ms"
-            caption += f"; the last bin also holds {beyond} above the axis, up to {most}"
+            caption += f"; the last bin also holds the {beyond} longest, up to {most}"
         parts.append(figure(drawings.histogram(ordered, marks, "ms"), caption))
     return "".join(parts)
 

@@ -79,8 +79,8 @@ def _outside_threads(document: SessionDocument, frames: int) -> str:
 
 
 def _thread_parts(thread: ThreadRow, session: SavedSession) -> list[tuple[str, str, float]]:
-    """Return (CSS class, label, ms) for a thread's stages, waits and rest: all its wall time. Long
-    runs record only some calls, so the stages are scaled to add up to the busy time."""
+    """Return (CSS class, label, ms) for each part of a thread's wall time. Long runs record only
+    some calls, so the stages are scaled to add up to the busy time."""
     own = times_of_thread(session.spans, thread.thread)
     scale = thread.busy_ms / (sum(own.values()) or 1.0)
     parts = [(stage, stage, time * scale) for stage, time in own.items() if time]

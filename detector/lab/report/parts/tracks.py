@@ -50,7 +50,7 @@ def _figure(row: TrackRow, link: str) -> str:
 
 
 def _link(row: TrackRow, source: SourceSummary, has_all_frames: bool) -> str:
-    """Link to the best picture in a video of all frames or, without this, to the picture's file."""
+    """Link to the picture's time in a video of all frames or, if there is none, to its own file."""
     video = source.outputs.get("video")
     if video is not None and has_all_frames:
         return f"{Path(video).absolute().as_uri()}#t={max(0.0, row.at_s):.2f}"

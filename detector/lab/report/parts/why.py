@@ -58,7 +58,7 @@ def name_call(one: WhyFrame) -> str:
 
 
 def cause_text(one: WhyFrame, why: Why) -> str:
-    """Describe the cause and, if it explains less, the part that grew most above its median."""
+    """Describe the cause. If a wait grew by more than the cause's call, describe the wait first."""
     cause = one.cause
     if one.ms <= why.median_ms:
         return "no slower than the median frame"

@@ -153,7 +153,7 @@ HOW = How(
     "zones",
     "lines and zones",
     "One point of each box counts: by default the middle of its lower edge. It changes side only "
-    "once it is well past the line. Objects not seen leaving count as ended in the zone.",
+    "once it is well past the line. An object not seen to leave a zone counts as ended in it.",
     "What is counted",
     "docs/counting.md",
 )
