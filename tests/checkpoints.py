@@ -1,7 +1,5 @@
 """Make valid and malicious checkpoints in the format of torch.save, without torch."""
 
-from __future__ import annotations
-
 import io
 import pickle
 import zipfile

@@ -3,8 +3,6 @@
 Most faults depend on one value or on a pair of values, so these rows suffice to find them.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 from typing import Any

@@ -5,8 +5,6 @@ started and waited for are included. No test fails because of its time: the list
 should be made cheaper or marked ``slow``.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Generator
 from typing import Any

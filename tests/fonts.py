@@ -1,8 +1,6 @@
 """Make fonts whose letters are bars of known width, so that tests can recognize drawn text.
 ``needs_libass`` skips a test if ffmpeg is missing or lacks libass."""
 
-from __future__ import annotations
-
 import shutil
 import struct
 import subprocess

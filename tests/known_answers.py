@@ -1,7 +1,5 @@
 """Tiny networks with outputs computed by hand, and plain reference implementations of layers."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -7,8 +7,6 @@ Tests see a change if they import the changed code or are in the test folder of 
 for quick checks during work; only the full run covers code that the change affects indirectly.
 """
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

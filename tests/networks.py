@@ -1,7 +1,5 @@
 """Open a network from the model's name and the options that a user would type."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Our own NVTX tool: build nvtx_probe.c, and read its log."""
 
-from __future__ import annotations
-
 import subprocess
 from collections import defaultdict
 from dataclasses import dataclass

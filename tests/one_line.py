@@ -1,7 +1,5 @@
 """Assertions about error messages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Engines for tests. A sitecustomize module makes them available to a command's processes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.conftest import CHECKOUT

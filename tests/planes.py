@@ -1,7 +1,5 @@
 """Convert pictures to planes of YUV 4:2:0 and back with plain numpy, as a reference."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from detector.core.stages.planes import bgr_to_yuv

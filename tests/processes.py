@@ -1,7 +1,5 @@
 """Processes of this machine, from /proc: their parents, state and command lines."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 

@@ -4,8 +4,6 @@ By default, hypothesis fails if an example takes 200 ms or if generating example
 happens on a busy machine.
 """
 
-from __future__ import annotations
-
 from hypothesis import HealthCheck, settings
 
 STEADY = settings(

@@ -1,7 +1,5 @@
 """Pictures that Detector accepts, and its errors for other values; no model is needed."""
 
-from __future__ import annotations
-
 import io
 
 import cv2

@@ -1,7 +1,5 @@
 """The results of a Detector, and the types of its options."""
 
-from __future__ import annotations
-
 import copy
 import doctest
 import inspect

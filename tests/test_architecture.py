@@ -1,7 +1,5 @@
 """CONTRIBUTING.md and each ARCHITECTURE.md match the source. A map is a wing's ARCHITECTURE.md."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

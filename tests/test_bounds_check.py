@@ -1,7 +1,5 @@
 """Agreement between scripts/bounds_check, setup.py, constraints.txt and the tests."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from types import ModuleType

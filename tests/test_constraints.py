@@ -1,7 +1,5 @@
 """Each pin of constraints.txt has hashes. The audit of the pins is tested with a fake PyPI."""
 
-from __future__ import annotations
-
 import re
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """scripts/family_check: which detections count as equal. No family's library is needed."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import pytest

@@ -1,7 +1,5 @@
 """A command gives equal results in a new interpreter and in a fork of the test server."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,8 +1,6 @@
 """scripts/gpu_check without a GPU: its plan with a fake clock, its files, and each step with a
 stand-in for the GPU."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -2,8 +2,6 @@
 directly in the core or in a wing) imports only rooms on lower floors of ARCHITECTURE.md.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """What urllib3 leaves to us: where logins may go, redirects, endless headers, proxies."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

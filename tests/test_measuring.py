@@ -1,7 +1,5 @@
 """The arithmetic of scripts/bench with made-up runs: threshold crossings, rounds, limits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from measuring import limit

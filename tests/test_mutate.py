@@ -1,7 +1,5 @@
 """scripts/mutate plants the expected faults, and the faults that it lists exist in the source."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """Programs of scripts/ and training/ in a new shell: each finds .venv, or shows what to type."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Files for GitHub, PyPI and other tools agree with setup.py, scripts/ and each other."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """CONTRIBUTING.md's recipes, followed in a copy of the checkout: new parts are used and tested."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

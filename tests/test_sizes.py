@@ -1,7 +1,5 @@
 """The sizes of packages and the imports of a run are within the budgets of scripts/budgets.yaml."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

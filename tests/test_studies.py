@@ -1,7 +1,5 @@
 """docs/founding-studies.md has scripts/studies' commands, the old tables, and their mistakes."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import pytest

@@ -1,7 +1,5 @@
 """Tables in the terminal, in HTML, CSV, Markdown and LaTeX, from one description."""
 
-from __future__ import annotations
-
 import csv
 import importlib
 import io

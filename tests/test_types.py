@@ -1,7 +1,5 @@
 """Letterboxes, frames, planes and detections."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

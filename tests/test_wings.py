@@ -1,7 +1,5 @@
 """The core runs without wings (packages like detector/lab), and each wing runs without others."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

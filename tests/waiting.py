@@ -4,8 +4,6 @@ A machine may be three times slower than ours, or pause for seconds. So no test 
 checks, or requires that something is fast.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

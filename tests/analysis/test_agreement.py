@@ -1,7 +1,5 @@
 """The agreement of two sets of detections, for tiny frames with known answers."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Assignments have the same sum as the best permutation, and overlaps equal known values."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

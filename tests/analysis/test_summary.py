@@ -1,7 +1,5 @@
 """The figures of a run's summary, and its exit code."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from fractions import Fraction

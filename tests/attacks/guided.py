@@ -7,8 +7,6 @@ error that is not documented ends the process. The input that caused the error i
     pip install 'detect-video[fuzz]'
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -1,7 +1,5 @@
 """Make small valid files, whose bytes the attacks damage. Each file is made once per process."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

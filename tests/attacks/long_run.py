@@ -1,7 +1,5 @@
 """Run attacks of all kinds for minutes on several servers; print a table, and keep failed cases."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

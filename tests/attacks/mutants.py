@@ -7,8 +7,6 @@ A mutant is a damaged copy of one of ten small videos. Each run makes the same r
 reference is ``ffmpeg -v error``: the frames that it decodes, and its lines on standard error.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import subprocess

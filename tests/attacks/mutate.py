@@ -3,8 +3,6 @@
 Every function takes ``random`` from its caller, so that equal seeds give equal damage.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Callable, Sequence

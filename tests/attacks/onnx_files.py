@@ -5,8 +5,6 @@ cases. A case is (name, files).
 valid export (a dimension, a type, a name, an attribute, a version), or its bytes.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Collection, Iterator
 from functools import cache

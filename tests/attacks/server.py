@@ -9,8 +9,6 @@ It reads requests and writes replies, each a line of JSON. Every process that a 
 becomes a child of the server (PR_SET_CHILD_SUBREAPER), which can then report and kill it.
 """
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import faulthandler

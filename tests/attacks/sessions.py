@@ -6,8 +6,6 @@ in this process all commands that read a session, and returns the problems. For 
     python -m tests.attacks.sessions --cases 3000 --seed 7
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io

@@ -3,8 +3,6 @@
 ``scripts/attack --minutes 30 --seed N`` is the long run.
 """
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Hostile ONNX files open as a network or raise ModelError, within limits of time and memory."""
 
-from __future__ import annotations
-
 import os
 import sys
 from contextlib import suppress

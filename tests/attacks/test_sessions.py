@@ -1,7 +1,5 @@
 """Damaged sessions give a report or a one-line error, without an internal error or a hang."""
 
-from __future__ import annotations
-
 import shutil
 from itertools import islice
 from pathlib import Path

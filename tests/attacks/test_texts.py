@@ -1,7 +1,5 @@
 """Hostile YAML, JSON, CSV and label rows are read, or refused in one line."""
 
-from __future__ import annotations
-
 import os
 import sys
 from contextlib import suppress

@@ -6,8 +6,6 @@ format of labels or detections (coco, yolo, mot, coco-detections, jsonl, csv, mo
 yolo-detections). Labels of pictures come with their pictures.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from itertools import count

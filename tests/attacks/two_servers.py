@@ -4,8 +4,6 @@ Both serve the same pages, in which their addresses replace ``{own}`` and ``{oth
 ``->ADDRESS`` is a redirect. The camera's server sets a cookie if a request has a secret.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

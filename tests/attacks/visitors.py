@@ -4,8 +4,6 @@ Afterwards the page must still accept its token and report its health, and no re
 caused an internal error. Then SIGTERM ends the run.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Check that a file with its final name is complete: it can be read to its end."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

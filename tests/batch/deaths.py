@@ -5,8 +5,6 @@ some send SIGKILL, like the kernel's out-of-memory killer; some allocate more th
 a test puts them among a few.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -3,8 +3,6 @@
 ``scripts/batch_check`` kills a job of 300 clips; a test kills a small one.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -3,8 +3,6 @@
 ``scripts/batch_check`` fakes 100,000 items; a test fakes 1,500.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

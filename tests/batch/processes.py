@@ -1,7 +1,5 @@
 """Listening addresses of this machine's processes, from /proc."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Collection

@@ -1,8 +1,6 @@
 """Tools for ``scripts/split_check`` and for tests of detection in parts of a video: clips, a model
 whose detections depend on every pixel, and functions that read outputs."""
 
-from __future__ import annotations
-
 import subprocess
 import zlib
 from collections.abc import Sequence

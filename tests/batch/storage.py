@@ -1,7 +1,5 @@
 """Local stores (moto's S3 server, an emulator of Google's) and a proxy that cuts connections."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

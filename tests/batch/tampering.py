@@ -5,8 +5,6 @@ with a documented exit code and one line, must change nothing outside the folder
 damaged items as done. ``scripts/batch_check tampered`` runs hundreds of cases; a test runs a few.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

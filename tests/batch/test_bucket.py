@@ -1,8 +1,6 @@
 """Jobs whose sources and results are in an object store. Here, a fake replaces Google's store.
 test_storage.py uses a server."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace

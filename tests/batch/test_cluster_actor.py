@@ -1,7 +1,5 @@
 """The worker that Ray runs on a node, tested without Ray."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from dataclasses import replace

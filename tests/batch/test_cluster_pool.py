@@ -1,7 +1,5 @@
 """The pool of a cluster, the loss of the process that talks to Ray, and the option --on."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import pickle

@@ -1,7 +1,5 @@
 """The process that connects to Ray, tested with a fake Ray that records requests."""
 
-from __future__ import annotations
-
 import builtins
 import sys
 import threading

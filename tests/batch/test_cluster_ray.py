@@ -1,7 +1,5 @@
 """A job on a real Ray, in which a worker is killed."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """The cores and GPUs that a cluster's worker needs, and the cores that it claims."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 

@@ -1,7 +1,5 @@
 """The command ``batch`` end to end: layout, resume, documents, errors, signals."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -3,8 +3,6 @@
 The store is moto's server, which checks the credentials of every request.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from detector.batch.bucket import BucketOutputs

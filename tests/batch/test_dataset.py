@@ -1,7 +1,5 @@
 """The Parquet dataset, and the queries in docs/batch.md."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

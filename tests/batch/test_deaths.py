@@ -1,7 +1,5 @@
 """Jobs with items that crash or kill the process that opens them."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest

@@ -1,8 +1,6 @@
 """Jobs that read and write gs:// addresses, which a local server with Google's API serves. It does
 not support conditional writes, and does not ask for credentials."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest

@@ -1,7 +1,5 @@
 """Process one item, which leaves complete results or none. Resume a job of very many items."""
 
-from __future__ import annotations
-
 import os
 from unittest.mock import Mock
 

@@ -1,7 +1,5 @@
 """Jobs on a pool without processes: items that finish, are retried, fail, or are skipped."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A job whose workers and main process are killed has the same results as single runs."""
 
-from __future__ import annotations
-
 import json
 import random
 

@@ -1,7 +1,5 @@
 """The items that a command line selects, and their names."""
 
-from __future__ import annotations
-
 import os
 import re
 

@@ -1,7 +1,5 @@
 """The local pool of processes: crashes, hangs, failed loads, and closing."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

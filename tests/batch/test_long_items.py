@@ -1,8 +1,6 @@
 """Which items are split into parts, and how a job handles parts that are lost, fail or are resumed.
 The pool here has no processes; test_steps.py tests what real workers do."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Output folders: results appear only when complete, and one job runs at a time."""
 
-from __future__ import annotations
-
 import os
 from contextlib import ExitStack
 

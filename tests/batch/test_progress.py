@@ -1,7 +1,5 @@
 """Counts, rates and the remaining time, with a fake clock."""
 
-from __future__ import annotations
-
 import io
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The settings of a job, resolved once for all workers and shards."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Sort sources into folders by class (--sort), with links or copies."""
 
-from __future__ import annotations
-
 import os
 
 import cv2

@@ -1,7 +1,5 @@
 """The joined outputs of a long file's parts equal the outputs of one run. Some files stay whole."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 """The steps that workers do for an item that is split into parts. Together the steps write what a
 single run writes. An item that cannot be split, or whose parts are damaged, gets a single run."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """Reading videos from a store and writing results to it, over connections that are cut, slow or
 refused. The store is moto's S3 server, on this machine. Web servers are tested, too."""
 
-from __future__ import annotations
-
 import os
 import re
 

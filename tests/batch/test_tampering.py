@@ -3,8 +3,6 @@
 ``scripts/batch_check tampered`` runs hundreds of random cases.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

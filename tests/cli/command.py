@@ -4,8 +4,6 @@
 ``detect_video_anew`` starts a new interpreter, for tests of imports and of the environment.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

@@ -1,7 +1,5 @@
 """A tiny network for runs that do not test the network itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -3,8 +3,6 @@
 The runs are forks of one process, which has done the imports. They start at the same time.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

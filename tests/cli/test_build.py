@@ -1,7 +1,5 @@
 """``build``: engine files are built once and rebuilt if stale; graphs are written as ONNX."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -5,8 +5,6 @@ may reach the disk before the content. It suffices to record Python's calls, sin
 write to files and never rename them.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

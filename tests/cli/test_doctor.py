@@ -1,7 +1,5 @@
 """``doctor`` on this machine, with an engine that crashes."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

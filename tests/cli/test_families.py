@@ -1,7 +1,5 @@
 """``detect`` with models of YOLOv5 and YOLOv7: files, messages and exit codes."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

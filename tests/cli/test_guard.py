@@ -1,7 +1,5 @@
 """No output overwrites a session, a user's file, or a file that the command reads."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -1,7 +1,5 @@
 """The traceback of an internal error is saved once, and the error names the file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NoReturn
 

@@ -1,7 +1,5 @@
 """The command ``models``: ``list``, ``show``, ``pull``, ``describe`` and ``families``."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

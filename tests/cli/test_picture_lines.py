@@ -1,7 +1,5 @@
 """Times per picture: -v prints a line for each picture, and --save-times adds fields to rows."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

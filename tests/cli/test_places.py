@@ -1,7 +1,5 @@
 """Unusual folders, devices, limits: exits are as documented, with at most one line on stderr."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Untrusted text cannot control the terminal, and no encoding stops a run."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import io

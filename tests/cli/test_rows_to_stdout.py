@@ -1,7 +1,5 @@
 """With ``-o -``, a run writes rows or a video to standard output, and nothing else."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

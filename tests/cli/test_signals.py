@@ -1,8 +1,6 @@
 """Signals at any moment of a command: documented exit codes, no tracebacks, no incomplete files, no
 processes left."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Closed or full standard streams: the run continues, or prints a one-line error."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

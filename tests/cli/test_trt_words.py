@@ -1,7 +1,5 @@
 """``--engine trt`` on a fake TensorRT gives the detections of ONNX Runtime for a real network."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The command and the API with URLs of videos, pictures, web pages and cameras."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ In the environment of ``recording_environment``, every process writes an option'
 the first time it reads the option. Copying, comparing or documenting all options does not count.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.conftest import CHECKOUT

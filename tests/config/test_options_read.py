@@ -1,7 +1,5 @@
 """Few source files read the options of a run, and they do so before its loop starts."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -3,8 +3,6 @@
 Whether an option has the right effect is checked by the tests of the code that uses it.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json

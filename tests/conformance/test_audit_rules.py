@@ -1,8 +1,6 @@
 """Conformance of every rule of ``audit``, including any added later. A rule fires on its bad
 example, and not on its clean example."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Conformance of every engine of detector/core/engines, on networks with known answers."""
 
-from __future__ import annotations
-
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor

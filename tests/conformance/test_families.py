@@ -1,7 +1,5 @@
 """All engines give the same outputs for each family's network. onnx's checker accepts its graph."""
 
-from __future__ import annotations
-
 import math
 import os
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Conformance of the head of every layout of ``layouts()``, including any added later."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every part of the report, drawn from an empty session, from one frame and from a full session."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

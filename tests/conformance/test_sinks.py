@@ -1,7 +1,5 @@
 """Conformance of every sink of the program, including any added later."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

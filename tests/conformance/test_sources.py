@@ -1,7 +1,5 @@
 """Conformance of every source, including any added later."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """Every statistic of a summary appears in the schema and the report. Numbers that are not
 statistics are listed here, so that no new number is forgotten."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass

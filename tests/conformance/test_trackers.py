@@ -1,7 +1,5 @@
 """Every tracker of ``--track``, including any added later, on scenes whose objects we define."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A small network, and the Q/DQ graph (int8-u8) that ONNX Runtime's quantiser makes of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

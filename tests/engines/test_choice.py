@@ -1,7 +1,5 @@
 """The list of engines, and the choice of ``--engine auto``."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

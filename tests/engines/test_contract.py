@@ -1,7 +1,5 @@
 """An engine is one file with a class. Other modules use only this class."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

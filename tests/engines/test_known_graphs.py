@@ -1,7 +1,5 @@
 """Built graphs and lists of executed layers are reused until the model, options or code change."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Weights too large for one protobuf are stored in a separate file, which every engine reads."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Layer times of every engine that reports them. Each node of a graph counts exactly once."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

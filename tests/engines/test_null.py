@@ -1,7 +1,5 @@
 """The null engine returns outputs without detections for any model."""
 
-from __future__ import annotations
-
 import pytest
 
 from detector.core import engines

@@ -1,7 +1,5 @@
 """Behaviour that only OpenVINO's engine has."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -2,8 +2,6 @@
 the CPU's plugin under the name "GPUCPU", as OpenVINO accepts only names that contain "CPU".
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from types import SimpleNamespace

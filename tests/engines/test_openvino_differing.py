@@ -1,7 +1,5 @@
 """Nodes that OpenVINO computes differently from ONNX Runtime are refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """OpenVINO IR, such as the folder that Ultralytics writes. Only the engine ``openvino`` runs IR."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Mapping

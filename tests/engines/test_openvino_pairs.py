@@ -1,7 +1,5 @@
 """Which Q/DQ pairs we keep for OpenVINO, and which we remove."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

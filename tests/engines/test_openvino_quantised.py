@@ -1,7 +1,5 @@
 """OpenVINO runs files that other tools quantised."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """ONNX Runtime's execution providers: those of this build are used, all others are refused."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import onnxruntime

@@ -1,7 +1,5 @@
 """A built file is used only with proof of its content; otherwise it is built again."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Built files are made once, reused, and never incomplete."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Engine torch runs ordinary modules named after the layers, so torch's own tools work on them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

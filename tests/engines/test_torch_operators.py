@@ -1,7 +1,5 @@
 """The torch module of each ONNX operator gives the same result as onnxruntime."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

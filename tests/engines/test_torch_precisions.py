@@ -1,7 +1,5 @@
 """torch in reduced precision: casts, layers that stay float32, kernels, refusals and messages."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

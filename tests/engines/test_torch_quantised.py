@@ -1,7 +1,5 @@
 """Quantised files (Q/DQ nodes) on torch, which computes each node as ONNX defines it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

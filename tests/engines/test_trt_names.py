@@ -4,8 +4,6 @@ TensorRT's real bindings are imported with stubs in place of the libraries that 
 (tests/fakes/bindings.py). cuda-python's wheel is used unchanged.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

@@ -1,7 +1,5 @@
 """Files that a command reads (``keep``) and names that it has reserved are not overwritten."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

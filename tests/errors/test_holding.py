@@ -1,7 +1,5 @@
 """A file that is replaced while it is read: the run keeps the old file and records its digest."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

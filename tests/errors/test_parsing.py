@@ -1,7 +1,5 @@
 """Readers of JSON and YAML, and the form of error messages."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Private files and folders of this account, and files that are not trusted."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Callable

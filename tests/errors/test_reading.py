@@ -1,7 +1,5 @@
 """Files that a user names are read completely or refused, with limits on size and waiting."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

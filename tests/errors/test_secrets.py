@@ -1,7 +1,5 @@
 """Secrets are hidden in all output, however they are encoded."""
 
-from __future__ import annotations
-
 import base64
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Counted nouns, and lists of items and paths, in text."""
 
-from __future__ import annotations
-
 import pytest
 
 from detector.core.errors.text import counted, join_list, split_list, split_paths

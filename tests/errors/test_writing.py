@@ -1,7 +1,5 @@
 """Writing files, which get their final name only when complete; locks and temporary folders."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -5,8 +5,6 @@ scripts/test puts the wheels (1.3 MB) into .venv/wheels. The bindings need ten C
 never called.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

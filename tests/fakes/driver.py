@@ -1,7 +1,5 @@
 """Fakes of the libcuda functions that detector/core/engines/trt/driver.py calls."""
 
-from __future__ import annotations
-
 import ctypes
 
 from tests.fakes.device import Device

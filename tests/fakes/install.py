@@ -1,7 +1,5 @@
 """Install the fakes where the program looks for them: sys.modules and libcuda."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from types import SimpleNamespace

@@ -5,8 +5,6 @@ real packages. pycuda cannot be imported without a driver, so its fake follows t
 pycuda, and is checked by real runs on a GPU.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib.machinery
 import threading

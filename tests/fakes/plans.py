@@ -1,7 +1,5 @@
 """Plans as other tools would build them, made by the fake TensorRT."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 from typing import Any

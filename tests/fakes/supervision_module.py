@@ -4,8 +4,6 @@
 ``supervision.Detections``, and whether each has a default. In 0.26.1, the parameters are the same.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

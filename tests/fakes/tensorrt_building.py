@@ -5,8 +5,6 @@ We fake only features of TensorRT that TensorRT for RTX 1.7.1.116 ignores with a
 cache, hardware compatibility) or cannot build (plans with a runtime, for lack of libnvinfer_lean).
 """
 
-from __future__ import annotations
-
 import json
 import zlib
 from hashlib import sha256

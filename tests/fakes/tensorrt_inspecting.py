@@ -6,8 +6,6 @@ empty "Metadata", and a name that contains another layer's name. Each Q or DQ is
 of origin "QDQ", unless it is fused into another layer.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,8 +1,6 @@
 """A fake module ``tensorrt`` or ``tensorrt_rtx``: the real TensorRT for RTX, except for the classes
 that need a GPU."""
 
-from __future__ import annotations
-
 import importlib.machinery
 from types import ModuleType
 

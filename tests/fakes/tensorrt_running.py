@@ -4,8 +4,6 @@ When the stream reaches a run, the run reads and writes the bytes at the address
 given. The signatures are those of TensorRT for RTX (tests/engines/test_trt_names.py checks them).
 """
 
-from __future__ import annotations
-
 import json
 import zlib
 from typing import Any

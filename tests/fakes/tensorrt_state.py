@@ -1,7 +1,5 @@
 """Shared parts of the fake TensorRT: the state that tests inspect, and sessions of ONNX Runtime."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary

@@ -1,7 +1,5 @@
 """The command lines whose results are recorded in tests/golden."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 DOTS = ("--model", "dots.onnx", "--engine", "ort")

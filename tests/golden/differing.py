@@ -1,7 +1,5 @@
 """Describe the differences from the recording, one per line: ``key: was X, is Y``."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Any

@@ -5,8 +5,6 @@ largest red, green and blue values, so the scores are equal on every CPU. The .m
 lossless and flat in colour, so their decoded pixels are equal, too.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -12,8 +12,6 @@ any   only the keys below the path are compared
 NAMES lists parts of keys and of file names that are replaced.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import cache

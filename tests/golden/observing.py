@@ -1,7 +1,5 @@
 """Collect a command line's output and files in JSON that is the same on every machine."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import hashlib

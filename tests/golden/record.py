@@ -4,8 +4,6 @@ Do this only for a deliberate change of behaviour. A recording shows what users 
 that changes a recording also adds a line to CHANGELOG.md. Every engine must be installed.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -4,8 +4,6 @@ masks.py says which values we do not compare, and why. After a deliberate change
 ``python -m tests.golden.record NAME`` rewrites the recording (record.py).
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

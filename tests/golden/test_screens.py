@@ -3,8 +3,6 @@
 ``python -m tests.golden.test_screens [NAME...]`` rewrites the recordings.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import tempfile

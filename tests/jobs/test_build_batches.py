@@ -1,7 +1,5 @@
 """The batches of ``build --batch``."""
 
-from __future__ import annotations
-
 import pytest
 
 from detector.core.errors import UsageError

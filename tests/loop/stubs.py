@@ -1,7 +1,5 @@
 """Stub stages for the loop. A test decides how long they take and when they fail."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter, defaultdict

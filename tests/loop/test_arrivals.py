@@ -1,7 +1,5 @@
 """The loop with cameras: it waits for pictures, takes fresh ones, and records their times."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 import time

@@ -1,7 +1,5 @@
 """Stage times of each frame (Parts.timed), and pictures that decide the input's shape."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

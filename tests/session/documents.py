@@ -1,7 +1,5 @@
 """A complete session document for tests that change parts of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from detector.core.session.codec import from_builtins

@@ -1,7 +1,5 @@
 """Any text round-trips. Unsafe files, deep nesting and numbers out of range are refused."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

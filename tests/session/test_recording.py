@@ -1,7 +1,5 @@
 """Recordings of several sources are added up and converted to the units of the document."""
 
-from __future__ import annotations
-
 from array import array
 from dataclasses import astuple, replace
 

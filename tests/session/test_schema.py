@@ -1,7 +1,5 @@
 """docs/schema holds the JSON Schemas that follow from the documents' types."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The CPU time of an engine's threads is booked to the inferences that used it (fake clocks)."""
 
-from __future__ import annotations
-
 import sys
 import threading
 

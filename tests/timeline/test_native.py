@@ -1,7 +1,5 @@
 """CPU time of library threads and the stages that own them, with fakes and with real threads."""
 
-from __future__ import annotations
-
 import _thread
 import sys
 import threading

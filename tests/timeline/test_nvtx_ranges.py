@@ -1,7 +1,5 @@
 """The NVTX domain, and the warning if a profiler would show no ranges."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import SimpleNamespace

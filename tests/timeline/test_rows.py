@@ -1,7 +1,5 @@
 """A span's rows are stored compactly and read back exactly. A ring keeps only the last rows."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from pathlib import Path

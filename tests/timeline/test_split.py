@@ -1,7 +1,5 @@
 """A thread's time is split: on a core, waiting for a core (ready), blocked. Clocks are fakes."""
 
-from __future__ import annotations
-
 import sys
 import threading
 

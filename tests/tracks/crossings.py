@@ -4,8 +4,6 @@ The true counts come from each object's plan, not from the program's geometry. A
 distances along the line and away from it. We map these distances into the picture.
 """
 
-from __future__ import annotations
-
 from collections import Counter as Tallies
 from collections.abc import Sequence
 from dataclasses import dataclass

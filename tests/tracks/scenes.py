@@ -1,7 +1,5 @@
 """Scenes with known tracks: boxes that move, are hidden, and cross each other's paths."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

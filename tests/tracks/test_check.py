@@ -1,7 +1,5 @@
 """Test ``zones check``: the page on which a person judges crossings, and refused files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Coasting boxes, which --infer-every predicts for skipped frames, are not counted."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

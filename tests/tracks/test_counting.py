@@ -1,7 +1,5 @@
 """Counts at lines and in zones, in scenes with known crossings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime

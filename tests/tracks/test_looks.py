@@ -1,8 +1,6 @@
 """Test --infer-every and --smooth: which frames are inferred, which boxes the tracks predict for
 the other frames, and which boxes are drawn."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Callable, Iterator

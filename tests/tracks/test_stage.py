@@ -1,7 +1,5 @@
 """Test the stage ``track``, alone and in whole runs: ids in every output, cuts, cameras, trails."""
 
-from __future__ import annotations
-
 import csv
 import json
 from fractions import Fraction

@@ -7,8 +7,6 @@ and otherwise its defaults. Its SORT and ByteTrack got frame times, its OC-SORT 
 ByteTrack needs an overlap of 0.1 in both associations; the paper has 0.2 and 0.5.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator
 from pathlib import Path

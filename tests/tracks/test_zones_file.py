@@ -1,7 +1,5 @@
 """Test how zones.yaml is read, and the error for each mistake in it."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Test --zones in whole runs (files, summary, session, pictures) and the `zones` template."""
 
-from __future__ import annotations
-
 import csv
 import json
 import pickle

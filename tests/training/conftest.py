@@ -1,7 +1,5 @@
 """Settings of torch for the tests of training/."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Half of the boxes with a calibrated score of .5 are right. Sheets show the worst pictures."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The consistency loss: if a picture moves, boxes must move with it, and scores must not change."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

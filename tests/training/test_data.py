@@ -1,7 +1,5 @@
 """Labels are mapped to two classes, boxes move with their pictures, batches are reproducible."""
 
-from __future__ import annotations
-
 import json
 
 import cv2

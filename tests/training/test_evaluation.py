@@ -1,7 +1,5 @@
 """Options are parsed, boxes are matched and linked; a picture's shape decides the input size."""
 
-from __future__ import annotations
-
 import click
 import numpy as np
 import pytest

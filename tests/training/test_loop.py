@@ -1,7 +1,5 @@
 """The training loop: resuming, the log, canvases, and a start from other weights."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The assignment of cells to boxes, and the targets of the cells."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The network agrees with its exported files. Half-precision gradients agree with torch's."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Training restarts from weights with folded batch normalisation; files of weights are averaged."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

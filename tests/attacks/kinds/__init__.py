@@ -1,7 +1,5 @@
 """The kinds of attacks: each module of this folder defines one as ``KIND``."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from functools import cache

@@ -4,8 +4,6 @@ Every case starts with the folder that a run has filled with engine files, and w
 authenticates these files. An attacker who does not know the key then changes something.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

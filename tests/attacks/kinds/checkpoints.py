@@ -1,7 +1,5 @@
 """Damaged checkpoints: changed bytes of the zip, or a valid zip with changed entries."""
 
-from __future__ import annotations
-
 import io
 import pickle
 import zipfile

@@ -4,8 +4,6 @@ An option gets values of its type, values at and beyond its limits, and values o
 Contradictory options occur by chance.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import pairwise
 from random import Random

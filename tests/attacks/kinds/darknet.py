@@ -1,7 +1,5 @@
 """Damaged darknet models: the text of the cfg, the bytes of the weights, the list of names."""
 
-from __future__ import annotations
-
 from random import Random
 
 from tests.attacks.case import Case, Kind

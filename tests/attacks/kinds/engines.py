@@ -1,7 +1,5 @@
 """Runs of real engines in new processes, on damaged and on valid models."""
 
-from __future__ import annotations
-
 import struct
 from importlib.util import find_spec
 from random import Random

@@ -1,7 +1,5 @@
 """Unusual environments of new processes: locale, HOME, TMPDIR, limits, streams, permissions."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Damaged fonts for ``--font``, and class names with letters that the fonts may lack."""
 
-from __future__ import annotations
-
 from random import Random
 
 from tests.attacks.case import Case, Kind, Limits, Pipe

@@ -1,7 +1,5 @@
 """A disk that gets full: a run exits with 0, or with 6 and a message; it leaves no partial file."""
 
-from __future__ import annotations
-
 from random import Random
 
 from tests.attacks.case import Case, Kind, Limits

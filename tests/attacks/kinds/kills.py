@@ -1,7 +1,5 @@
 """SIGKILL at random moments: no partial file gets its final name, and the next run succeeds."""
 
-from __future__ import annotations
-
 import signal
 from random import Random
 

@@ -1,7 +1,5 @@
 """Damaged nsys recordings (SQLite): their bytes, their values, or their tables and columns."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import suppress
 from random import Random

@@ -1,7 +1,5 @@
 """Damaged ONNX files of ``onnx_files.py``: its named cases, and random changes of real exports."""
 
-from __future__ import annotations
-
 from functools import cache
 from random import Random
 

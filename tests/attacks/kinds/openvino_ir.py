@@ -1,7 +1,5 @@
 """Damaged OpenVINO models: the text of the .xml, the bytes of the .bin, the metadata."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from random import Random
 

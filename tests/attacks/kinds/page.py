@@ -1,7 +1,5 @@
 """Hostile requests to the page of a running detector."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from random import Random
 

@@ -1,7 +1,5 @@
 """Damaged pictures, alone or among valid ones."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from random import Random

@@ -3,8 +3,6 @@
 The camera gets secrets (a login, headers, cookies). The other host must receive none of them.
 """
 
-from __future__ import annotations
-
 from random import Random
 
 from tests.attacks.case import Case, Kind, Limits

@@ -1,7 +1,5 @@
 """Damaged .safetensors files: values in the header, its stated length, or any bytes."""
 
-from __future__ import annotations
-
 import json
 from random import Random
 

@@ -1,7 +1,5 @@
 """Damaged sessions given to ``report`` and ``diff``: session.json, spans.npz, results of passes."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Mapping

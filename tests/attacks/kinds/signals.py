@@ -1,7 +1,5 @@
 """One to three signals (SIGINT, SIGTERM or SIGHUP) at random moments."""
 
-from __future__ import annotations
-
 import signal
 from random import Random
 

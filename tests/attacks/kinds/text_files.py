@@ -1,7 +1,5 @@
 """The texts of ``texts.py``: YAML, JSON, CSV and rows of labels, damaged or hostile."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from random import Random

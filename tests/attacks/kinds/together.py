@@ -1,7 +1,5 @@
 """Eight runs at once with the same outputs: at least one succeeds; the rest report an error."""
 
-from __future__ import annotations
-
 from random import Random
 
 from tests.attacks.case import Case, Kind

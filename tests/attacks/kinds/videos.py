@@ -1,7 +1,5 @@
 """Damaged videos in ten container formats, read by each decoder, with various outputs."""
 
-from __future__ import annotations
-
 import struct
 from random import Random
 

@@ -4,8 +4,6 @@ Such a module has ``sample``, a context manager that takes a folder and gives a 
 without such a module is tested with the first file of ``GALLERY`` that it claims.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """A video that is sent to standard input each time the source is opened."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

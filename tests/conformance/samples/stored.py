@@ -1,7 +1,5 @@
 """A video on a web server, opened as in a batch job."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fixtures with a fake TensorRT of each major version; ``machine`` also varies the CUDA package."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.engines.trt.opening import EVERY

@@ -1,7 +1,5 @@
 """Open and build the engines trt and rtx, with fake libraries."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -4,8 +4,6 @@
 in ``PLANS`` for each graph and precision.
 """
 
-from __future__ import annotations
-
 import hashlib
 import tempfile
 import time

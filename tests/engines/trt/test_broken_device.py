@@ -2,8 +2,6 @@
 and free what can still be freed.
 """
 
-from __future__ import annotations
-
 import sys
 
 import pytest

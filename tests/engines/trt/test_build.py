@@ -1,7 +1,5 @@
 """TensorRT plans, also for a range of batch sizes or with user options, are built once and kept."""
 
-from __future__ import annotations
-
 import re
 from contextlib import nullcontext
 from dataclasses import replace

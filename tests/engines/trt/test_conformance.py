@@ -1,7 +1,5 @@
 """Conformance of trt (with every CUDA package) and rtx on fake libraries, without a GPU."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.conformance import test_engines as conformance

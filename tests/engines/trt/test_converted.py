@@ -1,8 +1,6 @@
 """Graphs that are converted for TensorRT with ``--precision fp16``, ``bf16`` or ``int8``. The tests
 run the model ``street`` on frames of its clip, street.mp4."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The driver is checked before TensorRT starts, and refusals state the reason."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

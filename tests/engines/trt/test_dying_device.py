@@ -2,8 +2,6 @@
 or torch) fails, even a call that frees memory. The run ends with exit code 5 and keeps all earlier
 frames."""
 
-from __future__ import annotations
-
 import json
 import sys
 from functools import reduce, wraps

@@ -1,7 +1,5 @@
 """Layer times by TensorRT's profiler, with the graph's names. Ordinary runs have no profiler."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The choice of the package that allocates device memory."""
 
-from __future__ import annotations
-
 import pytest
 
 from detector.core.engines.trt import memory

@@ -1,7 +1,5 @@
 """TensorRT plans that other programs built: which options describe them, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

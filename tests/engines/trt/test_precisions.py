@@ -1,7 +1,5 @@
 """The executed precision of each layer, as the inspector of TensorRT 10 or 11 reports it."""
 
-from __future__ import annotations
-
 import pytest
 
 from detector.core import engines

@@ -1,7 +1,5 @@
 """Build the program's graphs with the real parser and builder, which need no GPU."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

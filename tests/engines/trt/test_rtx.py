@@ -1,7 +1,5 @@
 """How TensorRT for RTX differs from TensorRT: targets, headers, kernel cache, CUDA graphs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

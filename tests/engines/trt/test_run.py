@@ -1,7 +1,5 @@
 """Engine trt at run time: streams, devices and memory."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The doctor's findings on simulated machines."""
 
-from __future__ import annotations
-
 import io
 import sys
 from pathlib import Path

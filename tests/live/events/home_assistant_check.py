@@ -4,8 +4,6 @@ python3.13 -m venv ha && ha/bin/pip install homeassistant   # tried with 2026.2.
 DETECT_VIDEO_HOME_ASSISTANT=ha/bin/python scripts/test -k published_schema
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import json
