@@ -75,11 +75,15 @@ def test_page_shows_pictures_and_reports_a_lost_camera_within_three_seconds(brow
             wait_for(lambda: pixels(browser, "gate") != first)
             wait_for(lambda: text(browser, "#health") == "healthy")
             assert browser.run("document.scrollingElement.scrollWidth") <= width
-            assert "in 2, out 1" in text(browser, ".zones")
+            wait_for(lambda: "in 2, out 1" in text(browser, ".zones"))
             assert (tops := browser.run(TOPS)) == sorted(tops), "wrong order of the page's parts"
             edge = browser.run(EDGE)
-            served.run.run = replace(served.run.run, capacity=0.6)
+            failing = {("front-door", name): (True, 1) for name in ("jsonl", "zones", "snapshots")}
+            served.run.run = replace(served.run.run, capacity=0.6, outputs=failing)
             wait_for(lambda: browser.run(EDGE) != edge)  # the colour of a run that drops frames
+            wait_for(lambda: "front-door snapshots" in text(browser, "#health"))
+            right = "document.querySelector('#health').getBoundingClientRect().right"
+            assert browser.run(right) <= width
 
             assert EVERY_S == 1.0
             browser.run(NOTE_LOSS)

@@ -588,7 +588,7 @@ const series = (name) => `s${(tiles.get(name)?.index ?? 0) % 8}`;
 
 // ---------------------------------------------------------------- events and recordings
 
-const WORDS = { camera_up: "connected", camera_down: "connection lost", appears: "appears", leaves: "leaves" };
+const WORDS = { camera_up: "connected", camera_down: "disconnected", appears: "appears", leaves: "leaves" };
 
 function addEvent(one) {
   const list = $("events").querySelector("ol");
