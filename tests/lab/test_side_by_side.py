@@ -55,7 +55,7 @@ def test_models_are_split_at_commas(text, models, tmp_path, monkeypatch):
 
 
 def test_model_named_twice_is_refused():
-    with pytest.raises(UsageError, match="lists street twice"):
+    with pytest.raises(UsageError, match="street is listed twice"):
         parse_models("street,yolov5n,street")
 
 

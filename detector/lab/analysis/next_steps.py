@@ -130,7 +130,7 @@ def _offer_tune(document: SessionDocument) -> Iterator[NextStep]:
     path = document.each[0].video.path
     if os.path.exists(path):
         command = ["tune", path]
-        does = "finds the fastest settings; with --target 60fps the cheapest that reach 60 FPS"
+        does = "finds the fastest settings; with --target 60fps, the cheapest that reach 60 FPS"
         stage = document.verdict.bottleneck or INFER
         yield NextStep([PROGRAM, *command], command, does, stage, None, THIS)
 

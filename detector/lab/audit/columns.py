@@ -226,5 +226,5 @@ def _explain_unread(words: Sequence[str]) -> str:
     if words == ["size"]:
         return "a size in pixels or in MB? add the unit"
     for word in filter(USUAL_UNITS.get, words):
-        return f"it has no unit: write {word} {USUAL_UNITS[word]}, if that is its unit"
-    return "its title does not say what its numbers are"
+        return f'the title has no unit; write "{word} {USUAL_UNITS[word]}" if that is the unit'
+    return "the title does not say what the numbers are"

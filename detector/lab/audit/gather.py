@@ -27,8 +27,8 @@ def gather(paths: Sequence[str], titles: Titles, machine: Machine) -> Case:
             add_document(case, path)
         else:
             raise UsageError(
-                f"{quote(path)}: give a run's folder (runs/NAME), a .json of compare, eval, "
-                "profile or detect, or a table as .csv or .md"
+                f"{quote(path)}: cannot be audited; give a run's folder (runs/NAME), a table "
+                "(.csv, .md) or a .json file of the command compare, eval, profile or detect"
             )
     columns = [column for table in case.tables for column in table.columns]
     numeric = any(column.known and not column.meaning.why for column in columns)

@@ -45,7 +45,7 @@ def read_machine(arguments: Sequence[str]) -> Machine:
             continue
         content = parse_yaml(read_text(text, "facts of a machine"), text)
         if not isinstance(content, dict):
-            raise UsageError(f"--machine {text}: give lines such as peak: 8.1TFLOPS")
+            raise UsageError(f'--machine {text}: write a fact per line, such as "peak: 8.1TFLOPS"')
         for name, value in content.items():
             facts[str(name)] = _parse_fact(str(name), str(value), text)
     return Machine(facts)
@@ -54,14 +54,14 @@ def read_machine(arguments: Sequence[str]) -> Machine:
 def _parse_fact(name: str, value: str, origin: str) -> float | str:
     if name not in FACTS:
         raise UsageError(
-            f"--machine {quote(origin)}: unknown fact {quote(name)}; write {EXAMPLES} or pictures=N"
+            f"--machine {quote(origin)}: unknown fact {quote(name)}; facts: {EXAMPLES} pictures=9"
         )
     quantity = FACTS[name]
     if quantity is None:
         return value
     match = PATTERN.fullmatch(value)
     if match is None or "," in value:
-        raise UsageError(f"--machine {name}: {quote(value)} is not a number; write {EXAMPLES}")
+        raise UsageError(f"--machine {name}: {quote(value)} is not a number; examples: {EXAMPLES}")
     number, unit = match["number"], (match["unit1"] or match["unit"] or "").lower()
     try:
         size = float(number)
@@ -70,8 +70,8 @@ def _parse_fact(name: str, value: str, origin: str) -> float | str:
     if quantity:
         full_unit = unit if unit in UNITS and UNITS[unit][0] == quantity else f"{unit}/s"
         if UNITS.get(full_unit, ("", 0.0))[0] != quantity:
-            raise UsageError(f"--machine {name}={quote(value)}: add its unit; write {EXAMPLES}")
+            raise UsageError(f"--machine {name}={quote(value)}: add its unit; examples: {EXAMPLES}")
         size *= UNITS[full_unit][1]
     if not 0 < size < 1e30:
-        raise UsageError(f"--machine {name}={quote(value)}: must be above zero; write {EXAMPLES}")
+        raise UsageError(f"--machine {name}={quote(value)}: must be above 0; examples: {EXAMPLES}")
     return size

@@ -102,7 +102,7 @@ class DecimalMark:
             digits = (part or "").lstrip("+-")
             if self.comma and self.point and ("," in digits) != ("." in digits):
                 if AMBIGUOUS.fullmatch(digits) or re.fullmatch(r"\d{1,3}\.\d{3}", digits):
-                    return f"{digits} is ambiguous: the column mixes decimal points and commas"
+                    return f"{digits} is ambiguous: the table mixes decimal points and commas"
             elif (
                 AMBIGUOUS.fullmatch(digits)
                 and not self.point

@@ -38,7 +38,7 @@ def read_titles(path: str) -> dict[str, str | None]:
     if not isinstance(content, dict) or not all(
         isinstance(value, str | None) for value in content.values()
     ):
-        raise UsageError(f"{path}: give lines such as  Lat.: latency (ms)")
+        raise UsageError(f'{path}: write one title per line, such as "Lat.: latency (ms)"')
     return {str(title): value for title, value in content.items()}
 
 
@@ -76,8 +76,8 @@ def parse_tables(
         tables.append(replace(_make_table(title, grid, titles or {}), first_line=first_line))
     if not tables:
         raise SourceError(
-            f"{name}: no table found; a Markdown table has a line |---|---|, a table in plain text "
-            "has lines of dashes, or two spaces or more between columns"
+            f"{name}: no table found; a Markdown table has a line such as |---|---|; a plain-text "
+            "table has lines of dashes, or at least two spaces between columns"
         )
     return tables
 

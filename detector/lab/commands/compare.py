@@ -28,7 +28,7 @@ TABLES = click.option(
 MAPPING = click.option(
     "--mapping",
     metavar="F",
-    help="YAML that maps model classes to label classes; or coco, person-vehicle.",
+    help="YAML that maps model classes to label classes, or a built-in one: coco, person-vehicle.",
 )
 
 
@@ -68,7 +68,7 @@ MAPPING = click.option(
     default="8",
     show_default=True,
     help="Rounds; every variant runs once in each. auto: until each row is found faster, slower or "
-    "equal; the first row then runs twice in each round.",
+    "equal; with auto, the first row runs twice in each round.",
 )
 @click.option(
     "--seconds",
@@ -83,7 +83,7 @@ MAPPING = click.option(
     "use",
     default=None,
     help="Keep the result for later runs: --engine auto and --precision auto then use it. "
-    "On a terminal, compare asks if neither is given.",
+    "Without --use and --no-use, compare asks on a terminal.",
 )
 @click.option(
     "--labels",
@@ -95,8 +95,8 @@ MAPPING = click.option(
     "--where",
     nargs=2,
     metavar="A B",
-    help="Find the first stage, from pixels to boxes, at which A and B differ; quote A and B. "
-    "Exit with 8 if a stage differs.",
+    help="Find the first stage, from pixels to boxes, at which A and B differ; put A and B in "
+    "quotes. Exit with 8 if a stage differs.",
 )
 def command(
     source: str,
@@ -180,7 +180,7 @@ def command(
     if use:
         document = record_comparison(document, config)
         if not as_json:
-            echo(f"recorded: {document.recorded}")
+            echo(f"record: {document.recorded}")
     elif would_take is not None and not (asks_user or as_json):
         echo("Later runs do not change; `compare --use` keeps the result for them.")
     if as_json:

@@ -104,9 +104,9 @@ def command(
         if options.detections:
             for name, value in {**flags, "engine": engine, "tiles": tiles}.items():
                 if value not in (None, False) and name not in USED_BY_FILES:
+                    option = f"--{name.replace('_', '-')}"
                     raise UsageError(
-                        f"--{name.replace('_', '-')} has no effect on --detections: nothing runs; "
-                        "omit it"
+                        f"{option} has no effect on --detections: no model runs; omit {option}"
                     )
         # A tracker needs the score threshold of a run; average precision needs all scores.
         defaults = EVAL_DEFAULTS if flags["track"] is None else {}

@@ -67,7 +67,7 @@ class _ListsPasses(HelpfulCommand):
     type=click.FloatRange(1, 3600),
     default=60.0,
     show_default=True,
-    help="Time budget of what_if, which sets the length and number (3 to 10) of the rounds.",
+    help="Time budget of the pass what_if; limits the length and number (3 to 10) of its rounds.",
 )
 @click.option(
     "--peak",
@@ -75,7 +75,7 @@ class _ListsPasses(HelpfulCommand):
     help="Data-sheet peak compute (8.1TFLOPS), shown next to the measured one.",
 )
 @click.option(
-    "--bandwidth", metavar="RATE", help="Data-sheet memory bandwidth (320GB/s), with --peak."
+    "--bandwidth", metavar="RATE", help="Data-sheet memory bandwidth (320GB/s); needs --peak."
 )
 @click.option(
     "--csv",

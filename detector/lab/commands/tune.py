@@ -42,7 +42,7 @@ OWN, OWN_FLAGS = ("--target", "--seconds", "--floor", "-o", "--output"), ("--jso
 @click.option(
     "--target",
     metavar="FPS",
-    help="Find what reaches this rate at the least cost: 60fps. Exit with 8 if nothing does.",
+    help="Find the cheapest settings that reach this rate (60fps). Exit with 8 if none do.",
 )
 @click.option(
     "--floor",
@@ -61,7 +61,7 @@ OWN, OWN_FLAGS = ("--target", "--seconds", "--floor", "-o", "--output"), ("--jso
 @click.option(
     "--use",
     is_flag=True,
-    help="Keep the settings for later runs, on this machine, of this model and kind of input.",
+    help="Keep the settings for later runs: those of this model and kind of input on this machine.",
 )
 @click.option("--undo", is_flag=True, help="Forget what --use kept on this machine, then exit.")
 def command(
@@ -110,7 +110,7 @@ def command(
     target_fps = None if target is None else parse_target(target)
     if use and target_fps is not None:
         raise UsageError(
-            "--use keeps what costs no accuracy; with --target, save settings with -o FILE"
+            "--use keeps only settings that cost no accuracy; with --target, save them with -o FILE"
         )
     if output is not None:
         keep("the source", source)

@@ -53,7 +53,7 @@ def compare_command(
             "--labels FILE or --dataset DATASET"
         )
     if labels is not None and dataset is not None:
-        raise UsageError("--labels is for SOURCE's frames, --dataset for other pictures; give one")
+        raise UsageError("--labels is for SOURCE's frames, --dataset for other pictures; omit one")
     plan = Rounds(
         source,
         config,
@@ -109,7 +109,7 @@ def preview_choice(document: Comparison, config: Config) -> str | None:
 
 def _make_record(document: Comparison, config: Config) -> Measurement | str:
     if document.models:
-        return "not kept: auto chooses for one model, but this compared several"
+        return "not kept: --engine auto chooses for one model, but several were compared"
     if document.random_weights is not None:
         return "not kept: with random weights the agreement is meaningless"
     rows = [
@@ -171,7 +171,7 @@ def parse_models(text: str | None) -> list[str]:
     words = _split(text, "--model")
     duplicate = next((word for word in words if words.count(word) > 1), None)
     if duplicate is not None:
-        raise UsageError(f"--model {text}: lists {duplicate} twice")
+        raise UsageError(f"--model {text}: {duplicate} is listed twice")
     return words if len(words) > 1 else []
 
 

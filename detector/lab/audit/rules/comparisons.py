@@ -59,7 +59,7 @@ def _is_unseparated(row: Row, document: Comparison, metric: Metric) -> bool:
 @_rule(
     "warning",
     "a row and its reference find different objects; no labels show which are right",
-    "run compare --dataset or eval before calling it faster",
+    "score the row by labels (compare --labels, compare --dataset, eval) before calling it faster",
 )
 def detections_disagree(document: Comparison) -> Iterator[Hit]:
     for row in document.rows:

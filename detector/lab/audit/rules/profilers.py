@@ -70,7 +70,7 @@ def container_with_children(table: AuditTable) -> Iterator[Hit]:
     if inside and values:
         first = inside[0]
         yield Hit(
-            f"{first[0]} contains {first[1]}, and both are ranked; {len(inside)} such pairs",
+            f"{first[0]} contains {first[1]}, and both are ranked; such pairs: {len(inside)}",
             rows=tuple(dict.fromkeys(table.labels[row] for *_, row in inside))[:6],
         )
 
@@ -105,7 +105,7 @@ def _check_declared_children(table: AuditTable) -> Iterator[Hit]:
 @rule(
     "error",
     "a row's own time is above its total",
-    "check which column is which, and whether one of them sums threads",
+    "check that the columns are not swapped, and whether one of them adds up several threads",
     bad="name,self CPU (ms),CPU total (ms),calls\nconv,9.0,8.0,60\n",
     clean="name,self CPU (ms),CPU total (ms),calls\nconv,7.0,8.0,60\n",
 )
@@ -192,9 +192,8 @@ def profiler_inside(table: AuditTable) -> Iterator[Hit]:
             continue
         if WRAPPER * most < one.value < total.value:
             yield Hit(
-                f"{name}: {ms(one)} of {ms(total)} are self time, "
-                f"{percent(one.value / total.value)}: wrapper code, and the profiler's "
-                "overhead for each nested call",
+                f"{name}: {ms(one)} of {ms(total)} ({percent(one.value / total.value)}) are self "
+                "time: wrapper code, and the profiler's overhead for each nested call",
                 rows=(name,),
             )
 
@@ -224,7 +223,7 @@ def start_up_inside(table: AuditTable) -> Iterator[Hit]:
         added = sum(one.value for _, one in rows)
         if added > 0.1 and len(rows) < table.rows:
             yield Hit(
-                f"{percent(added)} of {share.title!r} is start-up and teardown",
+                f"{percent(added)} in the column {share.title!r} is start-up and teardown",
                 rows=tuple(table.labels[row] for row, _ in rows[:6]),
             )
 
@@ -279,7 +278,7 @@ def _find_gpu_busy(case: Case) -> tuple[str, str] | None:
 
 @rule(
     "note",
-    "a call with async in its name waits",
+    'a call with "async" in its name waits',
     "use pinned memory: a copy from pageable memory waits",
     bad="name,critical path (s),waiting time (s)\ncudaMemcpyAsync,0.646,0.000053\n",
     clean="name,critical path (s),waiting time (s)\ncudaMemcpyAsync,0.646,0\n",
@@ -313,8 +312,8 @@ def count_against_claim(case: Case) -> Iterator[Hit]:
         if odd and pictures:
             name, n_calls = odd[0]
             yield Hit(
-                f"{name}: {show(n_calls)} calls are {show(n_calls / pictures)} for each of "
-                f"{show(pictures)} pictures, which is not a whole number",
+                f"{name}: {show(n_calls)} calls for {show(pictures)} pictures are "
+                f"{show(n_calls / pictures)} per picture, not a whole number",
                 (table.name,),
                 tuple(name for name, _ in odd),
             )

@@ -122,7 +122,7 @@ def fps_above_latency(table: AuditTable) -> Iterator[Hit]:
         batch_note = f" for a batch of {show(batch.value)}" if batch.value > 1 else ""
         yield Hit(
             f"{ms(time)}{batch_note} is {show(best)} FPS at most. The table's {show(rate.value)} "
-            f"mean {show(rate.value / best)} in flight, or each column was measured separately"
+            f"FPS mean {show(rate.value / best)} inferences in flight, or columns of separate runs"
             + (f"; in {inverse} other rows FPS is 1000 / ms" if is_slip else ""),
             rows=tuple(table.labels[row] for row, *_ in rows),
             severity="error" if is_slip else None,
@@ -230,9 +230,9 @@ def outside_time_differs(table: AuditTable) -> Iterator[Hit]:
     fair = (most[1].value + most[2].value) / (least[1].value + most[2].value)
     yield Hit(
         f"outside inference a frame takes {ms(most[2])} in one row and {ms(least[2])} in the "
-        "other, though reading, drawing and writing are the same work; end to end is "
-        f"{show(whole[0] / whole[1])} times as fast; with equal time outside inference it would "
-        f"be {show(fair)} times as fast",
+        "other, though reading, drawing and writing are the same work; end to end, the "
+        f"other row is {show(whole[0] / whole[1])} times as fast; with equal time outside "
+        f"inference, it would be {show(fair)} times as fast",
         rows=(table.labels[most[0]], table.labels[least[0]]),
     )
 

@@ -80,7 +80,7 @@ def _describe_waits(run: Summary, *, foreign: bool) -> str:
         others = 1.0 if thread.foreign_share is None else thread.foreign_share
         ready = (thread.ready_s or 0.0) * (others if foreign else 1 - others)
         if ready > MUCH * thread.busy_s and thread.busy_s > LEAST_S:
-            waits.append(f"{name} waited {ready:.2f} s; its stages took {thread.busy_s:.2f} s")
+            waits.append(f"{name} waited {ready:.2f} s (its stages took {thread.busy_s:.2f} s)")
     return ", ".join(waits)
 
 
@@ -175,7 +175,7 @@ def _count_not_inferred(run: Summary) -> int:
 @_rule(
     "note",
     "random weights: times are real, boxes are not; few boxes make nms and drawing cheap",
-    "use real weights before you compare head, nms or annotate",
+    "use real weights before you compare the stages head, nms and annotate",
 )
 def random_weights(run: Summary) -> Iterator[Hit]:
     if run.random_weights is not None:

@@ -155,7 +155,7 @@ def percentile_of_too_few(table: AuditTable) -> Iterator[Hit]:
 @rule(
     "warning",
     "only one run, or one picture",
-    "repeat it, alternating with the other variants, and print the median and the range",
+    "repeat the measurement in turn with the other variants; print the median and the range",
     bad="run,latency (ms),images,runs\nprofiler,18.3,1,1\nplain,17.5,1,1\n",
     clean="run,latency (ms),images,runs\nprofiler,18.3,100,5\nplain,17.5,100,5\n",
 )

@@ -131,7 +131,7 @@ def precision_not_executed(table: AuditTable) -> Iterator[Hit]:
         texts = [one.texts[row] for one in (requested, ran) if one]
         precision = find_precision(texts[0])
         if precision and texts[1] and precision not in texts[1].lower():
-            yield Hit(f"asked for {texts[0]}, executed {texts[1]}", rows=(table.labels[row],))
+            yield Hit(f"asked for {texts[0]!r}, executed {texts[1]!r}", rows=(table.labels[row],))
 
 
 @rule(
@@ -147,7 +147,8 @@ def several_changes_at_once(table: AuditTable) -> Iterator[Hit]:
         has_single = any(len(SPLIT.split(text)) == 1 for text in column.texts if text)
         if rows and not has_single:
             yield Hit(
-                f"several changes: {len(rows)} rows ({column.texts[rows[0]]!r}); one change: none",
+                f"rows with several changes: {len(rows)} (first: {column.texts[rows[0]]!r}); "
+                "rows with one change: none",
                 rows=tuple(table.labels[row] for row in rows),
             )
 

@@ -160,7 +160,8 @@ def shares_contradict(case: Case) -> Iterator[Hit]:
             ]
             if any(abs(a.value - b.value) > 0.03 and not a.meets(b, 0.05) for _, a, b in shares):
                 differences = ", ".join(f"{n} {percent(a)} and {percent(b)}" for n, a, b in shares)
-                yield Hit(f"shares of these stages' sum: {differences}", (first.name, second.name))
+                text = f"shares of the sum of the stages in both tables: {differences}"
+                yield Hit(text, (first.name, second.name))
 
 
 def _sum_by_stage(table: AuditTable, column: AuditColumn) -> dict[str, Number]:
@@ -227,8 +228,8 @@ def parts_do_not_sum(case: Case) -> Iterator[Hit]:
             missing = (number.value - added.value) / number.value
             if other is not table and 0.005 < missing < 0.3 and not added.meets(number):
                 yield Hit(
-                    f"{show(added.value)} s of {table.name} in a window of {show(number.value)} "
-                    f"s ({window.title}, {other.labels[row]}): {missing:.1%} has no row",
+                    f"the rows of {table.name} add up to {show(added.value)} s, {window.title!r} "
+                    f"of {other.labels[row]!r} is {show(number.value)} s: {missing:.1%} has no row",
                     (table.name, other.name),
                 )
 
@@ -253,7 +254,7 @@ def totals_contradict(case: Case) -> Iterator[Hit]:
         column = table.find(TIME, "inference", "forward", but=(*NOT_SUMS, "speed", "latency"))
         if column and table.find(kinds.CLIP) and len(column.known) > 2:
             totals.append(
-                (f"{len(column.known)} rows of {column.title}", table.name, total(column.known))
+                (f"{len(column.known)} rows of {column.title!r}", table.name, total(column.known))
             )
         calls_total = table.find(TIME, "total", but=("cuda",))
         groups: dict[str, list[Number]] = {}
@@ -264,7 +265,7 @@ def totals_contradict(case: Case) -> Iterator[Hit]:
                 and (number := calls_total.numbers[row])
             ):
                 groups.setdefault(name, []).append(number)
-        totals += [(f"rows {name}", table.name, total(each)) for name, each in groups.items()]
+        totals += [(f"rows {name!r}", table.name, total(each)) for name, each in groups.items()]
     if len(totals) < 2 or not any("rows of" in one[0] for one in totals):
         return
     least, most = min(totals, key=lambda o: o[2].value), max(totals, key=lambda o: o[2].value)
@@ -290,13 +291,13 @@ def inference_above_its_layers(table: AuditTable) -> Iterator[Hit]:
         for other, (_, whole) in wholes:
             if whole.low > 1.5 * part.high:
                 runs_note = (
-                    f" ({show(runs[0])} runs of all layers would take {ms(part.value * runs[0])})"
+                    f"; {show(runs[0])} runs of all layers would take {ms(part.value * runs[0])}"
                     if runs
                     else ""
                 )
                 yield Hit(
                     f"{other!r} ({ms(whole)}) is {show(whole.value / part.value)} times {name!r} "
-                    f"({ms(part)}){runs_note}, so it includes a profiler or several runs"
+                    f"({ms(part)}), so it includes a profiler or several runs{runs_note}"
                 )
 
 

@@ -288,8 +288,8 @@ def peak_differs(case: Case) -> Iterator[Hit]:
             called_percent = abs(implied / peak / 100 - 1) < 0.1
             if not 0.97 < implied / peak < 1.03 and not called_percent:
                 yield Hit(
-                    f"{rate.title} over {used.title} is {show(implied / 1e9)} GFLOP/s in every "
-                    f"row; the peak ({origin}) is {show(peak / 1e9)}",
+                    f"{rate.title!r} divided by {used.title!r} is {show(implied / 1e9)} GFLOP/s in "
+                    f"every row; the peak ({origin}) is {show(peak / 1e9)}",
                     (table.name,),
                     tuple(table.labels[row] for row, _ in pairs),
                 )
@@ -313,7 +313,7 @@ def _find_two_peaks(table: AuditTable, pairs: list[tuple[int, Number]]) -> Itera
 @rule(
     "warning",
     "the peak is below cores x clock x FLOPs per cycle",
-    "measure the peak with a matrix product (profile does), or use the boost clock",
+    "measure the peak with a matrix product (as the command profile does), or use the boost clock",
     over="all",
     machine={"flops_per_cycle": 32.0},
     bad="quantity,value,unit\npeak,410,GFLOP/s\nclock,3.2,GHz\ncores,8,\n",
