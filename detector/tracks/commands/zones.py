@@ -63,7 +63,7 @@ class ZonesCommand(HelpfulCommand):
     "current folder.",
 )
 def command(source: str, output: str | None, **flags: Any) -> None:
-    """Write a template for --zones, and a page to draw lines and zones."""
+    """Write a template for --zones, and a page to draw on."""
     from detector.core.config.levels import resolve_config
     from detector.tracks.template import write_template
 
