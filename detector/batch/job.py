@@ -166,13 +166,13 @@ class Job:
         self.notes += self.listing.notes()
         for spec in self.listing.silent:
             self.notes.append(
-                f"{spec}: nothing to process: no video or picture in it, or another SOURCE "
-                "already lists them"
+                f"{spec}: nothing to process: no video or picture in it, or only those that "
+                "another SOURCE lists"
             )
         if not dataset.is_installed():
             self.notes.append(
                 "skipped the dataset of all detections: pyarrow is not installed (pip install "
-                "'detect-video[batch]'); add it later with --resume, or use --one-csv"
+                "'detect-video[batch]'); add the dataset later with --resume, or use --one-csv"
             )
 
     def _gather_missing(self, stop: Stop) -> None:
@@ -403,7 +403,7 @@ class Job:
         seconds = self._total_s
         if (more := self._not_split - MOST_NOTES) > 0:
             self.notes.append(
-                f"{more} more long files were not split; see each done.json for the reason"
+                f"{counted(more, 'more long file', 'was')} not split; each done.json has the reason"
             )
         return BatchResult(
             output=self.request.output,
@@ -439,7 +439,7 @@ def exit_of(done: int, failures: Sequence[Failure], damaged: int) -> Exit:
     if damaged:
         return Exit(
             code=EXIT_DAMAGED,
-            reason=f"finished, but a part of {counted(damaged, 'source')} is lost",
+            reason=f"finished, but {counted(damaged, 'source', 'was')} read only in part",
         )
     return Exit(code=EXIT_DONE, reason="done")
 

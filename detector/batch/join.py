@@ -120,8 +120,8 @@ def _check(parts: Sequence[Part], results: Sequence[PartResult]) -> None:
     for before, after in pairwise(results):
         if not before.behind_digest or before.behind_digest != after.first_digest:
             raise NotExactError(
-                f"parts {before.number + 1} and {after.number + 1} decoded the frame between them "
-                "differently"
+                f"parts {before.number + 1} and {after.number + 1} decoded the first frame of part "
+                f"{after.number + 1} differently"
             )
 
 

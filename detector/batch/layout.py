@@ -44,7 +44,7 @@ def _refuse_links(place: str) -> None:
             if OWN.fullmatch(entry.name) and entry.is_symlink():
                 raise OutputError(
                     f"{entry.path}: is a link, but a job writes only inside its folder; remove "
-                    f"it, or {CURE}"
+                    f"the link, or {CURE}"
                 )
 
 

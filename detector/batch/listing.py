@@ -250,7 +250,7 @@ def _walk(folder: str, own: str, listing: Listing) -> Iterator[Found]:
                     elif listing.takes(entry.path):
                         found.append(Found(entry.path[before:], entry.path))
         except OSError as error:
-            text = f"cannot be listed: {error.strerror}; check its permissions: ls -ld"
+            text = f"cannot be listed: {error.strerror}; check its permissions: ls -ld {place}"
             listing.refuse(place, text, EXIT_SOURCE)
     yield from sorted(found)
 
@@ -332,5 +332,5 @@ def parse_shard(text: str | None) -> Shard:
         return WHOLE
     parts = re.fullmatch(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text)
     if parts is None or int(parts[1]) > int(parts[2]):
-        raise UsageError(f"--shard {text}: write I/N, from 1/N to N/N: --shard 2/4")
+        raise UsageError(f"--shard {text}: write I/N, from 1/N to N/N; example: --shard 2/4")
     return Shard(int(parts[1]), int(parts[2]))

@@ -205,7 +205,7 @@ class LocalPool(Places[_LocalPlace]):
     def _describe_death(self, place: _LocalPlace) -> str:
         assert place.child is not None
         doing = "while loading" if place.task is None else f"after {counted(place.frames, 'frame')}"
-        return place.child.describe_death("its worker", doing)
+        return place.child.describe_death("the worker", doing)
 
     def _bury(self, place: _LocalPlace, why: str) -> None:
         """Report the item, if any, as failed. Start a new process unless too many loads failed."""

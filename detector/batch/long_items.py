@@ -52,7 +52,7 @@ def parse_split(text: str | None) -> Split:
     except ValueError:
         seconds = 0.0
     if not 0.1 <= seconds < 1e9:
-        raise UsageError(f"--split {text}: give auto, off, or seconds of a part (0.1 or more)")
+        raise UsageError(f"--split {text}: give auto, off, or the seconds per part (0.1 or more)")
     return Split(least_s=seconds, every=True)
 
 

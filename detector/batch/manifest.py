@@ -148,8 +148,8 @@ class Manifest:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version != VERSION:
             raise UsageError(
-                f"{path}: not a manifest of this version ({version or 'none'}, not {VERSION}); "
-                "move it away and use --resume to rebuild it from the results"
+                f"{path}: the manifest's version is {version or 'none'}, but must be {VERSION}; "
+                "move the file away and use --resume to rebuild it from the results"
             )
 
         if connection.execute(_SCHEMA_OF).fetchall() != _own_schema():

@@ -76,7 +76,7 @@ def prune(listing: Listing, outputs: Outputs) -> int:
     if listing.silent:
         raise UsageError(
             f"{', '.join(listing.silent)}: matches nothing now, so nothing is pruned; is a disk "
-            "unmounted? Remove that SOURCE if it is gone for good"
+            "unmounted? If that SOURCE is gone for good, omit it"
         )
     listed = {item.name for item in listing.items}
     removed: set[str] = set()

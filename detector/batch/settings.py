@@ -179,8 +179,8 @@ def _as_yaml(settings: JobSettings) -> str:
     import yaml
 
     head = (
-        f"# The settings of every worker of this job ({settings.model}). A single run with\n"
-        "# detect-video IN --config settings.yaml gives the same detections.\n"
+        f"# The settings of every worker of this job ({settings.model}).\n"
+        "# To get the same detections in a single run: detect-video IN --config settings.yaml\n"
     )
     if settings.canvas == OF_SOURCE:
         height, width = settings.model_input

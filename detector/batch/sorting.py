@@ -47,7 +47,7 @@ def sort_sources(outputs: Outputs, done: Iterable[ManifestRow], order: Sequence[
             counts[placed] += 1
             kept += placed != wanted
     text = f"{folder}: " + ", ".join(f"{count} {name}" for name, count in counts.most_common())
-    again = f"; {kept} kept where they were sorted before (to sort again, remove {folder})"
+    again = f"; {kept} kept in the folder of an earlier run (to sort again, remove {folder})"
     return text + again if kept else text
 
 
@@ -63,7 +63,7 @@ def sort_source(folder: Path, name: str, path: str, wanted: str) -> str:
             if os.path.lexists(other / name):
                 return other.name
         if not os.path.realpath(target).startswith(f"{os.path.realpath(folder)}{os.sep}"):
-            raise OutputError(f"{folder / wanted}: is behind a link out of OUT; remove the link")
+            raise OutputError(f"{folder / wanted}: leads out of OUT by a link; remove the link")
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             os.link(os.path.realpath(path), target)

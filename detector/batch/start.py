@@ -129,8 +129,9 @@ def _agree(
 
 def _other_settings(place: str) -> UsageError:
     return UsageError(
-        f"{place}: shards must use the settings and the model that the job started with, and "
-        "these differ; change them in a run without --shard, or choose another folder with -o"
+        f"{place}: the settings or the model differ from those that the job started with, which "
+        "all shards must use; change them in a run without --shard, or choose another folder with "
+        "-o"
     )
 
 

@@ -91,7 +91,7 @@ def print_result(console: SafeConsole, result: BatchResult) -> None:
         console.print(draw_table(console, _failures(result)))
         if (more := len(result.failures) - MOST_FAILURES) > 0:
             console.print(Text(f"... and {more} more: see {result.output}/failures.jsonl"))
-        console.print(Text("All other items were unaffected. --resume tries these again."))
+        console.print(Text("All other items were unaffected. --resume tries failed items again."))
     _print_found(console, result.found)
     if result.report is not None and result.report.slowest:
         console.print(draw_table(console, Table("files", SLOWEST, result.report.slowest)))
@@ -114,7 +114,7 @@ def _settings(settings: JobSettings) -> str:
     runtime, (height, width) = settings.config["runtime"], settings.model_input
     canvas = f"{width}x{height}"
     if settings.canvas == OF_SOURCE:
-        canvas = f"about {canvas} in the shape of each source"
+        canvas = f"with an input of each source's shape, about {canvas}"
     return (
         f"{settings.model} {canvas}, {runtime['engine']} {runtime['precision']}, batch "
         f"{runtime['batch']}, {counted(runtime['threads'], 'thread')} per request"
@@ -138,7 +138,7 @@ def _print_found(console: SafeConsole, found: Found) -> None:
     parts = [f"{objects:,} {name}" for name, objects in ordered[:MOST_CLASSES]]
     more = [f"{len(ordered) - MOST_CLASSES} more classes"] if len(ordered) > MOST_CLASSES else []
     console.print(Text(f"found: {', '.join([*parts, *more]) or 'nothing'}"))
-    old = f", {found.unknown} by an older version that counted no objects" if found.unknown else ""
+    old = f", {found.unknown} without counts (done by an older version)" if found.unknown else ""
     filled = counted(found.filled, "file")
     console.print(Text(f"{filled} with objects, {len(found.empty)} empty{old}"))
 

@@ -376,7 +376,7 @@ def test_join_of_unchanged_results_writes_the_rows(detected, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("part", "kept", "changes", "reason"),
     [
-        (1, None, {"first_digest": "0"}, "decoded the frame between them differently"),
+        (1, None, {"first_digest": "0"}, "the first frame of part 2 differently"),
         (0, None, {"behind_digest": ""}, "differently"),
         (1, None, {"corrupt": 1}, "is damaged"),
         (1, None, {"frames": 11}, "gave 11 frames"),

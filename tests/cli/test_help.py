@@ -222,7 +222,7 @@ HABITS = [
     (("yolo", "version"), "use detect-video --version."),
     (("in.mp4", "--track", "ocsrt"), "did you mean --track ocsort?"),
     (("eval", "x", "--modle", "y"), "No such option '--modle'. Did you mean '--model'?"),
-    (("eval", "--config", "a.json"), "a.json has options only; add IN: detect-video eval IN"),
+    (("eval", "--config", "a.json"), "a.json has options, no input; run: detect-video eval IN"),
 ]
 
 

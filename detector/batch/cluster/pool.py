@@ -307,5 +307,5 @@ def _reach(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), REACHING_S).close()
     except OSError as error:
         raise EngineError(
-            f"{address}: no Ray cluster responds there ({error}); check the address, or start one"
+            f"{address}: no Ray cluster responds ({error}); check the address, or start a cluster"
         ) from error

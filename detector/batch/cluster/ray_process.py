@@ -66,7 +66,7 @@ def _open(wanted: Open) -> Workers:
         import ray
     except ImportError as error:
         raise EngineError(
-            f"--on ray: cannot import ray ({error}); pip install 'detect-video[ray]'"
+            f"--on ray: cannot import ray ({error}); run: pip install 'detect-video[ray]'"
         ) from error
     address = wanted.address
     options: dict[str, Any] = {"address": address, "log_to_driver": False}

@@ -172,7 +172,7 @@ class Workers(Places[_Place]):
         for place in self._standing():
             limit = LIMITS.get(place.doing)  # none for "hello", which may wait for a node
             if limit is not None and now - place.called > limit:
-                self._lose(place, f"its worker on {place.where()} did not respond for {limit:g} s")
+                self._lose(place, f"the worker on {place.where()} did not respond for {limit:g} s")
         if now - self._balanced >= BALANCE_S:
             self._balance(now)
 
@@ -208,7 +208,7 @@ class Workers(Places[_Place]):
             cause = getattr(error, "cause", error)  # the text of Ray's own error has a traceback
             self._give_up(place, str(cause), error.exit_code)
         except Exception as error:
-            self._lose(place, f"its worker on {place.where()} was lost: {describe(error)}")
+            self._lose(place, f"the worker on {place.where()} was lost: {describe(error)}")
         else:
             if doing == "hello":
                 self._meet(place, codec.from_json(result, Welcome, ORIGIN))
@@ -229,16 +229,16 @@ class Workers(Places[_Place]):
             why = f"has detect-video {welcome.version}, but the job needs {__version__}"
         elif not welcome.sees:
             error = OutputError
-            why = f"cannot see {out}: put -o where all nodes can write"
+            why = f"cannot see {out}: give -o a folder that all nodes can write to"
         elif unseen:
             why = f"cannot see {unseen[0]}: sources and models need the same path on all nodes"
         elif barred := [
             one for one in welcome.barred if one == self.wanted.hello.place or _is_open(one)
         ]:
             error = OutputError if barred[0] == out else EngineError
-            why = f"cannot be used: {welcome.barred[barred[0]]}, in the environment of that node"
+            why = f"cannot be used: in its environment, {welcome.barred[barred[0]]}"
         elif self._load.gathers and not welcome.gathers:
-            why = "has no pyarrow, unlike this machine: pip install 'detect-video[batch]' there"
+            why = "lacks pyarrow, unlike this machine; run there: pip install 'detect-video[batch]'"
         else:
             return
         self._avoid.add(welcome.node)

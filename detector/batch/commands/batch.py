@@ -52,8 +52,8 @@ PROGRESS_EVERY_S = 1.0
     metavar="WHERE",
     default="local",
     show_default=True,
-    help="Where to run: local, ray or ray://HOST:PORT. ray is the cluster of RAY_ADDRESS or a new "
-    "one here; ray://HOST:PORT is another cluster, by its client port.",
+    help="Where to run: local, ray or ray://HOST:PORT. With ray: the cluster of RAY_ADDRESS, or a "
+    "new one here; with ray://HOST:PORT: another cluster, by its client port.",
 )
 @click.option(
     "--workers",
@@ -72,8 +72,8 @@ PROGRESS_EVERY_S = 1.0
 @click.option(
     "--split",
     metavar="auto|off|S",
-    help="Split long files into parts for several workers: auto (the default) splits the few that "
-    "would delay the rest, off none, and S all, into parts of about S seconds.",
+    help="Split long files into parts for several workers. auto (the default): only the few that "
+    "would delay the rest; off: none; S: all, into parts of about S seconds.",
 )
 @click.option(
     "--max-failures",
@@ -85,7 +85,7 @@ PROGRESS_EVERY_S = 1.0
     "--item-timeout",
     metavar="S",
     type=click.FloatRange(0.1),
-    help="Time limit of an item in seconds; default: none while it yields a frame every 300 s.",
+    help="Time limit of an item in seconds; default: none, but it must yield a frame every 300 s.",
 )
 @click.option(
     "--progress",
@@ -100,7 +100,7 @@ PROGRESS_EVERY_S = 1.0
 @click.option(
     "--sort",
     metavar="empty,CLASS,...",
-    help="Link each file into OUT/sorted/CLASS; CLASS is its first class in this list, or other.",
+    help="Link each file into OUT/sorted/CLASS; CLASS: its first class in this list, else 'other'.",
 )
 @click.option("--status", is_flag=True, help="Show the progress of the job in OUT.")
 @click.option("--prune", is_flag=True, help="Delete results whose source no longer exists.")

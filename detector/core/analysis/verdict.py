@@ -488,7 +488,7 @@ def _next_limit(limit: str | None, gain: float) -> list[str]:
     if limit is None:
         return [f"Without it: {_times(gain)}."]
     if gain < NEGLIGIBLE:
-        return [f"{limit[0].upper()}{limit[1:]} limits it just as much."]
+        return [f"{limit[0].upper()}{limit[1:]} limits this run just as much."]
     return [f"The next limit is {limit}, at {_times(gain)}."]
 
 

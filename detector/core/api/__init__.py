@@ -373,7 +373,7 @@ class Detector(AnswersAttributes):
 
         def call(frame: Frame, found: types.Detections) -> None:
             if callback and callback(frame, Detections.wrap(found)) is not None:
-                raise UsageError("callback: the video is written; for own pictures use stream()")
+                raise UsageError("callback: must return None; for your own pictures use stream()")
 
         flags = {**self._flags, **options, "track": track}
         flags["output"] = None if output is None else os.fspath(output)
@@ -470,8 +470,8 @@ def _as_spec(source: object) -> str:
     if isinstance(source, (str, int, os.PathLike)) and not isinstance(source, bool):
         return str(source)
     raise UsageError(
-        "stream() takes the path, address or number of videos, pictures, folders and cameras, or "
-        f"an iterable of pictures, not {kind_of(source)}; for one picture call detector(picture)"
+        "stream() takes a path, an address, the number of a camera, a list of these, or an "
+        f"iterable of pictures, not {kind_of(source)}; for one picture call detector(picture)"
     )
 
 

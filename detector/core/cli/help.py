@@ -100,7 +100,7 @@ class HelpfulCommand(click.Command):
             raise click.NoSuchOption(word, possibilities=near, ctx=ctx) from None
         except click.MissingParameter as error:
             if file := ctx.params.get("config_file"):
-                text = f"{file} has options only; add IN: {ctx.command_path} IN --config {file}"
+                text = f"{file} has options, no input; run: {ctx.command_path} IN --config {file}"
                 raise click.MissingParameter(text, ctx, error.param) from None
             raise
         except click.UsageError:

@@ -90,7 +90,7 @@ def _pull_with_bar(name: str, console: Console) -> tuple[Path, bool]:
 @subcommand(options=config_options("network", "runtime", only=("family", "size")))
 @click.argument("model", type=Models(), metavar="MODEL")
 @click.option(
-    "-o", "--output", metavar="FILE", help="File instead of X.describe.yaml; - prints it."
+    "-o", "--output", metavar="FILE", help="File; default: X.describe.yaml; - prints the YAML."
 )
 def describe(model: str, output: str | None, **flags: Any) -> None:
     """Write a YAML that describes an .onnx or .xml file.

@@ -59,7 +59,7 @@ def _sort_names(origin: str, names: list[Any] | dict[Any, Any]) -> list[str]:
         by_id = {str(key): name for key, name in names.items()}  # a quoted key works too
         if by_id.keys() != {str(at) for at in range(len(names))}:
             raise UsageError(
-                f"{origin}: names: class ids must be 0, 1, ... {len(names) - 1}, each exactly once"
+                f"{origin}: names: class ids must run from 0 to {len(names) - 1}, each exactly once"
             )
         names = [by_id[str(at)] for at in range(len(names))]
     for name in names:

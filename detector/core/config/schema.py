@@ -71,8 +71,8 @@ class NetworkConfig:
     )
     describe: str | None = option(
         None,
-        "YAML that describes input and outputs of an .onnx or .xml file; detect-video models "
-        "describe X.onnx writes one.",
+        "YAML that describes input and outputs of an .onnx or .xml file. To get one, run: "
+        "detect-video models describe X.onnx.",
         "D",
         short="YAML that describes an .onnx or .xml",
     )
@@ -82,7 +82,7 @@ class NetworkConfig:
         "C",
     )
     class_names: tuple[str, ...] | None = option(
-        None, "Class names as a list; in a file: names: [person, vehicle].", hidden=True
+        None, "Class names as a list; in a file: 'names: [person, vehicle]'.", hidden=True
     )
     random_weights: int | None = option(
         None,
@@ -150,7 +150,7 @@ class RuntimeConfig:
     )
     device: str = option(
         "auto",
-        "Device: auto, cpu, cuda or cuda:N (or N) for NVIDIA's GPUs, gpu, gpu:N, npu for Intel's.",
+        "Device: auto; cpu; cuda, cuda:N or N for NVIDIA's GPUs; gpu, gpu:N or npu for Intel's.",
         "D",
         short="auto, cpu, cuda, gpu or npu; cuda:N, gpu:N",
     )
@@ -243,7 +243,7 @@ class InputConfig:
     decoder: str = option(
         "auto",
         "Decoder: opencv (cv2.VideoCapture), av (PyAV, packet by packet) or auto. auto uses PyAV "
-        "on all cores, or opencv if an output needs BGR, and continues with av if that fails.",
+        "on all cores, or opencv if an output needs BGR, and continues with av if opencv fails.",
         "D",
         choices=_decoders,
         short="Decoder: auto, av or opencv",
@@ -255,7 +255,7 @@ class InputConfig:
     skip_still: str | None = option(
         None,
         "Skip inference for frames in which at most this share of the image (0.5%) changed since "
-        "the last inferred frame. They repeat its detections and are marked.",
+        "the last inferred frame. Skipped frames repeat its detections and are marked.",
         "SHARE",
         short="Skip inference if at most this much changed: 0.5%",
     )
@@ -337,8 +337,8 @@ class OutputConfig:
     output: str | None = option(
         None,
         "File (for one source), folder, or - to print the detections (with --save video: the "
-        "video); default: IN-detected.* in the current folder, with --engine "
-        "IN-ENGINE-detected.*.",
+        "video); default: IN-detected.* in the current folder, or "
+        "IN-ENGINE-detected.* with --engine.",
         "OUT",
         flags=("-o", "--output"),
         short="File, folder/, or - (standard output)",
@@ -394,8 +394,8 @@ class OutputConfig:
     )
     crf: int | None = option(
         None,
-        "Constant rate factor; 0 is best: up to 51 in H.264 (default: 22.5, with --preset 23), up "
-        "to 63 in VP9 (default: 32) and AV1 (default: 35).",
+        "Constant rate factor; 0 is best: up to 51 in H.264 (default: 22.5, or 23 with --preset), "
+        "up to 63 in VP9 (default: 32) and AV1 (default: 35).",
         "N",
         at_least=0,
         at_most=63,
@@ -410,7 +410,7 @@ class OutputConfig:
         short="Encoder of the video: x264, svtav1, nvenc, qsv",
     )
     run_dir: str | None = option(
-        None, "Folder of the saved run; default: runs/IN, with --engine runs/IN-ENGINE.", "DIR"
+        None, "Folder of the saved run; default: runs/IN, or runs/IN-ENGINE with --engine.", "DIR"
     )
 
 

@@ -129,7 +129,7 @@ def check_installed(name: str, to_build: bool = False) -> None:
     ``to_build``, the engine need not run here, but we must be able to build its file."""
     if reason := why_not_buildable(name) if to_build else why_absent(name):
         builds = not to_build and why_not_buildable(name) is None
-        cure = f" (this machine can build: detect-video build MODEL --engine {name})"
+        cure = f" (but this machine can build its files: detect-video build MODEL --engine {name})"
         raise EngineError(f"engine {name}: {reason}{cure if builds else ''}")
 
 
