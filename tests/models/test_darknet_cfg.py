@@ -103,7 +103,7 @@ def test_first_of_repeated_keys_applies_as_in_darknet():
             NET + CONV + CONV.replace("7", "8") + "[sam]\nfrom=0\n",
             "[sam] multiplies layer 0, 8x8x7, by layer 1, 8x8x8; expected 8x8x7",
         ),
-        (NET + CONV + "[sam]\nfrom=0,0\n", "[sam] takes from=NUMBER, one layer"),
+        (NET + CONV + "[sam]\nfrom=0,0\n", "[sam] needs from=NUMBER, with one layer"),
         (NET + CONV + "[maxpool]\nsize=2\npadding=40\n", "x.cfg:9: padding=40 puts whole windows"),
         (NET + CONV + "[upsample]\nstride=-2\n", "x.cfg:8: stride=-2 is out of range"),
         (GOOD.replace("mask=0", "mask=2"), "x.cfg:8: mask=2 is out of range: there are 2 anchors"),

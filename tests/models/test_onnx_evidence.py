@@ -579,7 +579,7 @@ def test_branch_that_depends_on_a_known_width_is_resolved(tmp_path):
 
 def test_any_other_branch_is_refused(tmp_path):
     path = branches_on_boxes(nothing=0.0).save(tmp_path / "m.onnx")
-    with pytest.raises(ModelError, match="holds If, "):
+    with pytest.raises(ModelError, match="holds If nodes, "):
         open_network(path, family="torchvision")
 
 

@@ -271,7 +271,7 @@ def test_stored_training_size_is_used(tmp_path, stored, size):
         (lambda b: b[:7], "its header"),
         (lambda b: (1 << 60).to_bytes(8, "little") + b[8:], "its header"),
         (lambda b: b[:8] + b"x" + b[9:], "its header is not JSON"),
-        (lambda b: b[:-1], "reaches beyond its end"),
+        (lambda b: b[:-1], "reaches beyond the end of the file"),
         (lambda b: (2).to_bytes(8, "little") + b"[]", "its header lists no tensors"),
         (lambda b: (2).to_bytes(8, "little") + b"{}", "not a YOLOv5 or YOLOv7 checkpoint"),
     ],

@@ -251,7 +251,7 @@ def test_fastest_row_that_agrees_is_chosen(tmp_path):
     engine, precision, reason = choose_engine(tmp_path)
     assert (engine, precision) == ("torch", "bf16")
     assert reason.startswith("engine torch, bf16: measured 2.9x ")
-    assert reason.endswith("), agreement with fp32 0.97")
+    assert reason.endswith("), agreement with fp32: 0.97")
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_fastest_engine_is_chosen_with_the_packaged_calibration(street, ticks, t
     assert (runtime.engine, runtime.precision) == ("openvino", "int8")
     assert choice.config.calibration.calibrate == "packaged"
     assert choice.reason.startswith("engine openvino, int8: measured 2.5x")
-    assert choice.reason.endswith("agreement with fp32 0.986")
+    assert choice.reason.endswith("agreement with fp32: 0.986")
     (note,) = choice.notes
     assert note.startswith("first run of street-1")
     assert "ort fp32 100, openvino int8 250, ort int8 167" in note

@@ -28,7 +28,8 @@ def pull(name: str, progress: Progress | None = None) -> tuple[Path, bool]:
     model = known_model(name)
     download = model.download
     if download is None:
-        raise ModelError(f"{name}: nothing to pull: {model.needs or 'it is part of the package'}")
+        why = f"it needs {model.needs}" if model.needs else "it is part of the package"
+        raise ModelError(f"{name}: nothing to pull: {why}")
     if download.sha256 is None or download.size is None:
         raise ModelError(
             f"{name}: its checksum is unknown, so it cannot be downloaded: {model.how_to_get()}"

@@ -48,8 +48,8 @@ def head_of(plan: ReadyMade) -> PlanHead:
         return PlanHead(layout.name, bound, geometry_of(described), described.pad)
     raise ModelError(
         f"{plan.path}: it does not say what its outputs mean ({plan.listed()}); give the darknet "
-        ".cfg that it was made from (--cfg, or cfg: in --config); if its outputs are boxes already "
-        "decoded, give its class names instead (--names, or names: in --config)"
+        ".cfg that it was made from (--cfg, or network.cfg in --config); if its outputs are boxes "
+        "already decoded, give its class names instead (--names, or network.names in --config)"
     )
 
 

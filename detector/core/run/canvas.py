@@ -121,7 +121,7 @@ def open_rect(config: Config, picture: Size | None) -> Network:
 
     runtime = config.runtime
     if runtime.size is not None and not runtime.size.isdecimal():
-        raise UsageError(f"--rect: --size {runtime.size} fixes the shape; give its longest side")
+        raise UsageError(f"--rect: --size {runtime.size} fixes the shape; use --size LONGEST_SIDE")
     if runtime.batch > 1:
         raise UsageError(
             "--rect: pictures of different shapes do not fit into one batch; omit --batch"
@@ -157,8 +157,8 @@ def refuse_rect(config: Config) -> None:
 def _explain_canvas(network: Network, config: Config, picture: Size) -> str:
     own_height, own_width = declared_canvases(config)[0]
     return Background(
-        f"{network.name} runs at {network.input.width}x{network.input.height}, which fits "
-        f"{picture[0]}x{picture[1]} at about the area of the model's {own_width}x{own_height}; "
+        f"{network.name} runs at {network.input.width}x{network.input.height}, which fits pictures "
+        f"of {picture[0]}x{picture[1]} and has about the area of the model's own input; "
         f"--size {own_width}x{own_height} turns this off"
     )
 

@@ -174,7 +174,8 @@ def _resolve(
     outputs = OutputPlan(config.output, specs, engine=engine, streams=streams, added_sinks=added)
     if outputs.streamed == "video" and rows_to is not None and os.isatty(rows_to):
         raise UsageError(
-            "--output -: a terminal cannot show a video; add | ffplay - or > out.mkv to the command"
+            '--output -: a terminal cannot show a video; end the command with "| ffplay -" or '
+            '"> out.mkv"'
         )
     if default_sources:
         outputs.check_sources(draft.drawing.blur)
@@ -460,7 +461,7 @@ def _drive_loop(
         width, height = plan.network.input.width, plan.network.input.height
         is_shaped = plan.reading.longest and plan.loaded.shapes is None and width != height
         if len(ratios) > 1 and is_shaped and hooks.source is None:
-            why = f"lose pixels in the input {width}x{height}, which fits the first; use --rect"
+            why = f"lose pixels: the input {width}x{height} fits the first one; use --rect"
             run.notes.append(f"{run.spec}: pictures of other shapes {why}")
         if plan.loaded.shapes is not None and source.info.kind == "video":
             run.notes.append(f"{run.spec}: --rect: the input has the shape of the video already")

@@ -77,8 +77,8 @@ class Drawing:
         if missing:
             all_names = join_list([*(names[i] for i in selected or ()), *missing])
             raise UsageError(
-                f"--blur {join_list(missing)}: --classes omits it, so it would not be "
-                f"found; use --classes '{all_names}'"
+                f"--blur {join_list(missing)}: not in --classes, so never detected; "
+                f"use --classes '{all_names}'"
             )
         remark = MEANINGLESS if network.random_seed is not None else ""
         return replace(self, blurred=frozenset(blurred), remark=remark)
@@ -200,7 +200,7 @@ def note_names(names: Sequence[str], class_ids: Iterable[int], font: Font | None
         "order": "joined or right-to-left letters need FriBidi: apt install libfribidi0",
     }
     return [
-        f"labels show numbers instead of class names that cannot be drawn, {_list_few(affected)}: "
+        f"labels show numbers instead of class names that cannot be drawn: {_list_few(affected)}; "
         f"{cures[reason]}"
         for reason, affected in by_reason.items()
     ]

@@ -27,7 +27,7 @@ def gather_sources(specs: Sequence[str]) -> list[str]:
             sources.find_claiming(spec)
         except SourceError as error:
             if os.path.exists(whole := " ".join(specs)):
-                raise SourceError(f"{error}; to use {whole}, add quotes") from None
+                raise SourceError(f"{error}; did you mean {shlex.quote(whole)}?") from None
             if tuple(specs[1:]) == (spec,) and kind_of_name(spec) == VIDEO:
                 raise SourceError(f"{error} (to write it: -o {shlex.quote(spec)})") from None
             raise

@@ -63,7 +63,7 @@ def judge(
     return (
         apply(config, record, {"engine": best.engine, "precision": best.precision}),
         f"engine {best.engine}, {best.precision}: measured {ratio:.1f}x as fast as "
-        f"{default.engine} {default.precision} on this machine ({when}), agreement with fp32 "
+        f"{default.engine} {default.precision} on this machine ({when}), agreement with fp32: "
         # Round down, so that only full agreement is shown as 1.
         f"{int((best.agreement or 0.0) * 1000) / 1000:g}"
         + ("; --no-self-timing turns this off" if is_timing and not just_timed else ""),

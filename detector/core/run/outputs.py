@@ -495,7 +495,8 @@ class OutputPlan:
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise OutputError(
-                    f"{folder}: cannot create the output folder: {error.strerror}; choose another"
+                    f"{folder}: cannot create the output folder: {error.strerror}; choose another "
+                    "with -o"
                 ) from error
 
     def _place(self, spec: str) -> tuple[Path, str]:

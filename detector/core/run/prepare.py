@@ -121,9 +121,8 @@ def _refuse_what_cannot_fit(network: Network, engine: str, options: EngineOption
     each = math.prod(network.input_shape) + values
     if (size := too_much(options.requests * each)) is not None:
         raise UsageError(
-            f"{counted(options.requests, 'request')} of {each / MB:,.1f} MB need "
-            f"{size}; use a smaller "
-            "--batch, --size or --concurrency, or fewer queue_batches"
+            f"{counted(options.requests, 'request')} of {each / MB:,.1f} MB need {size}; use a "
+            "smaller --batch, --size or --concurrency, or in --config a smaller loop.queue_batches"
         )
     on_gpu = engine == "trt" or options.device.startswith("cuda")
     if on_gpu or (options.device == "auto" and NVIDIA_DRIVER.exists()):

@@ -9,7 +9,7 @@ from typing import SupportsFloat
 
 from detector.core.config.schema import Config
 from detector.core.errors import UsageError
-from detector.core.errors.text import join_list
+from detector.core.errors.text import counted, join_list
 
 # Class name of COCO -> class name of the default model.
 KIND_OF = {"car": "vehicle", "truck": "vehicle", "bus": "vehicle", "van": "vehicle"}
@@ -75,9 +75,9 @@ def class_ids(
             hint = (
                 f"did you mean {' or '.join(map(_quote_for_shell, near))}?"
                 if near
-                else f"the model has {len(names)}: {', '.join(names[:10])}"
+                else f"the model has {counted(len(names), 'class')}: {', '.join(names[:10])}"
             )
-            others = "..." if len(names) > 10 else "; other models: detect-video models"
+            others = "..." if len(names) > 10 else "; to list models, run: detect-video models"
             raise UsageError(f"{flag} {item}: unknown class; {hint}{'' if near else others}")
     return tuple(ids)
 

@@ -140,9 +140,9 @@ class Shapes:
         )
 
     def describe(self, figures: InputShapes) -> str:
-        """Return ``--rect: 3 shapes of the input; 0.4 s to prepare 2 during the run; 31% ...``."""
+        """Return ``--rect: 3 shapes of the input; 0.4 s to prepare 2 inputs in the run; ...``."""
         fewer = 1 - figures.mean_pixels / figures.square_pixels
-        took = f"{figures.made_s:.1f} s to prepare {figures.made} during the run; "
+        took = f"{figures.made_s:.1f} s to prepare {counted(figures.made, 'input')} in the run; "
         return (
             f"--rect: {counted(figures.shapes, 'shape')} of the input; "
             f"{took if figures.made else ''}{fewer:.0%} fewer pixels than "

@@ -111,7 +111,7 @@ class Session:
         session._made_parents = [place]
         session.notes = (
             f"{parent} cannot be written ({reason.strerror}); this run's session is in "
-            f"{session.folder}; choose another with --run-dir DIR",
+            f"{session.folder}; {CURE}",
         )
         return session
 

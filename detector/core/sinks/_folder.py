@@ -110,7 +110,7 @@ class FolderSink(Sink):
                 sync_folder(partial.path)
                 if not self._replace_folder(partial):
                     self.notes.append(
-                        f"{self.path} existed and could not be replaced at once, so the "
+                        f"{self.path} existed and could not be replaced in one step, so the "
                         f"{self.content} were moved into it one by one"
                     )
                     self._move_into(partial.path, partial.target)

@@ -123,7 +123,7 @@ def test_limit_per_minute_leaves_room_for_other_sources(tmp_path: Path) -> None:
     [
         ("webhok: {}", "events: unknown key 'webhok'; did you mean webhook? known: webhook, mqtt"),
         ("webhook: {kinds: [cross]}", "'cross' is not one of appears, leaves, crosses, enters"),
-        ("webhook: {classes: [dog]}", "webhook.classes dog: unknown class; the model has 2: pers"),
+        ("webhook: {classes: [dog]}", "webhook.classes dog: unknown class; the model has 2 class"),
         ("mqtt: {zones: [gat]}", "zones: unknown line or zone 'gat'; did you mean gate? known: g"),
         ("webhook: 'http://h/'", "webhook: 'http://h/' is not a mapping; known: kinds, classes"),
         ("clips: {kinds: [camera_down]}", "clips.kinds: events of a camera have no picture"),

@@ -45,7 +45,7 @@ def read_safetensors(path: Path) -> tuple[Contents, bytes]:
             file.seek(0)
             header_bytes = int.from_bytes(file.read(8), "little")
             if length < 8 or header_bytes > min(MAX_HEADER, length - 8):
-                raise _damage_error(path, "its header reaches beyond its end")
+                raise _damage_error(path, "its header reaches beyond the end of the file")
             header = json.loads(file.read(header_bytes))
     except OSError as exc:
         raise ModelError(
@@ -79,7 +79,7 @@ def _parse_entry(path: Path, name: str, entry: Any, start: int, length: int) -> 
             "save it as F16 or F32"
         )
     if start + last > length:
-        raise _damage_error(path, f"{ascii(name)[:80]} reaches beyond its end")
+        raise _damage_error(path, f"{ascii(name)[:80]} reaches beyond the end of the file")
     strides = tuple(math.prod(shape[at + 1 :]) for at in range(len(shape)))
     return StoredTensor(
         kind,

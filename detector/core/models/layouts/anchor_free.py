@@ -92,7 +92,8 @@ def _main_branch(evidence: Evidence, branches: list[Bound]) -> Bound:
     names = ", ".join(branch.outputs[0] for branch in branches)
     raise ModelError(
         f"{evidence.graph.name}: has {len(branches)} outputs of the same shape ({names}); one may "
-        f"be for training only; --family yolov9 uses the second; if not YOLOv9, {evidence.advise()}"
+        "be for training only; for YOLOv9, add --family yolov9, which uses the second output; "
+        f"otherwise {evidence.advise()}"
     )
 
 

@@ -30,8 +30,8 @@ def queries(height: int, width: int, form: str) -> Reading:
 class Queries(Layout):
     name = "queries"
     shape = (
-        "[batch, queries, 4 + classes], or [batch, queries, 6] (box, score, class), or two: "
-        "boxes [batch, queries, 4] and logits [batch, queries, classes]"
+        "[batch, queries, 4 + classes], or [batch, queries, 6] (box, score, class), or two "
+        "outputs: boxes [batch, queries, 4] and logits [batch, queries, classes]"
     )
     order = 40
     usual_family = "rtdetr"

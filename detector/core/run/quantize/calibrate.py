@@ -93,8 +93,7 @@ class Calibration:
             f"int8: calibrated on {counted(self.seen, 'frame')} of {self.source} ({self.method}); "
             f"{result.float_layers} of {counted(result.layers, 'layer')} ({result.float_macs:.0%} "
             f"of the MACs) stay in float; with those in fp32 the agreement is "
-            f"{result.agreement:.3f} on "
-            f"{measured_on} ({result.plain:.3f} with every layer in int8)"
+            f"{result.agreement:.3f}, with every layer in int8 {result.plain:.3f}, on {measured_on}"
         ]
         if kind == NARROW:
             lines.append("int8: this CPU has no VNNI, so weights have 7 bits")
@@ -221,8 +220,8 @@ def _no_packaged(network: Network) -> str:
     names = [name for name in known() if known_model(name).calibration is not None]
     return (
         f"{network.name} at {network.input.width}x{network.input.height} has no packaged "
-        f"calibration; {', '.join(names)} has one, for its own weights and size (omit --size); "
-        "else give --calibrate a video or pictures"
+        f"calibration; use {' or '.join(names)} with its own weights and size (omit --size), "
+        "or give --calibrate a video or pictures"
     )
 
 

@@ -314,7 +314,7 @@ def _find_layers(section: CfgSection, architecture: CfgNetwork, key: str) -> lis
         if not 0 <= index < here:
             raise section.error(
                 f"{key}={number} means layer {index}; this is layer {here}, "
-                f"which can read 0..{here - 1}",
+                f"which can read layers 0..{here - 1}",
                 key,
             )
         if isinstance(architecture.layers[index], Yolo):
@@ -370,8 +370,8 @@ def _read_convolution(section: CfgSection, architecture: CfgNetwork) -> Convolut
     dilation = section.integer("dilation", 1, low=1, high=64)
     if source.channels % groups or filters % groups:
         raise section.error(
-            f"groups={groups} does not divide both {source.channels} input channels "
-            f"and {filters} filters",
+            f"groups={groups} must divide both the {source.channels} input channels "
+            f"and the {filters} filters",
             "groups",
         )
     padding = kernel // 2 if section.flag("pad") else section.integer("padding", 0, low=0, high=256)
@@ -449,7 +449,7 @@ def _read_route(section: CfgSection, architecture: CfgNetwork) -> Route:
     group_id = section.integer("group_id", 0)
     if not 0 <= group_id < groups:
         raise section.error(
-            f"group_id={group_id} is out of range: groups={groups} has 0..{groups - 1}", "group_id"
+            f"group_id={group_id}: groups={groups} allows only 0..{groups - 1}", "group_id"
         )
     first = sources[0]
     for source in sources:
@@ -503,7 +503,7 @@ def _read_multiplication(section: CfgSection, architecture: CfgNetwork) -> Multi
     factors = _previous_layer(section, architecture)
     sources = _find_layers(section, architecture, "from")
     if len(sources) != 1:
-        raise section.error(f"[{section.name}] takes from=NUMBER, one layer", "from")
+        raise section.error(f"[{section.name}] needs from=NUMBER, with one layer", "from")
     source = sources[0]
     channels, height, width = source.channels, source.height, source.width
     if section.name == "scale_channels":
@@ -559,11 +559,11 @@ def _read_yolo(section: CfgSection, architecture: CfgNetwork) -> Yolo:
     if source.channels != filters:
         raise section.error(
             f"[yolo] has {len(anchors)} masks and {classes} classes, so the layer before it needs "
-            f"filters={filters} = {len(anchors)} x (5 + {classes}); it has {source.channels}"
+            f"filters={filters}, {len(anchors)} x (5 + {classes}), not {source.channels}"
         )
     if architecture.yolos and architecture.yolos[0].classes != classes:
         raise section.error(
-            f"classes={classes} here, {architecture.yolos[0].classes} in the first [yolo]",
+            f"classes={classes}, but the first [yolo] has classes={architecture.yolos[0].classes}",
             "classes",
         )
     return Yolo(

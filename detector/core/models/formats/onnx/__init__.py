@@ -133,7 +133,7 @@ def describe(request: ModelRequest) -> str:
     path = request.path
     foreign, _ = read_graph(path)
     if KEY in foreign.metadata:
-        raise ModelError(f"{path}: needs no description: detect-video built it with one")
+        raise ModelError(f"{path}: needs no description: detect-video built it, and it has one")
     metadata = read_metadata(str(path), foreign.metadata)
     planar, size = settle_shapes(foreign, metadata, request.size, request.batch)
     return describe_graph(path, Evidence(foreign, metadata, *size, planar), request.family)
@@ -278,8 +278,8 @@ def _refuse_broken_weights(path: Path, graph: ForeignGraph) -> None:
                     )
                 if quantising and at == 1 and not _scales_fit(graph, node, values):
                     raise ModelError(
-                        f"{path}: the scales of {node.name} are not above zero, or not one for "
-                        "each channel: the file is damaged; download it, or quantise it again"
+                        f"{path}: the scales of {node.name} are not above zero, or do not match "
+                        "its channels: the file is damaged; download it, or quantise it again"
                     )
 
 

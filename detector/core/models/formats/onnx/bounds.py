@@ -177,7 +177,7 @@ def measure_graph(path: Path, model: onnx.ModelProto) -> None:
     total = _measure(model.graph.node, measured).nodes
     if total > (most := raised(MAX_NODES)):
         raise ModelError(
-            f"{path}: has {total:,} nodes with functions inlined; at most {most:,} are read (ten "
+            f"{path}: has {total:,} nodes after inlining functions; at most {most:,} are read (ten "
             f"times the largest detector); {how_to_raise()}"
         )
 

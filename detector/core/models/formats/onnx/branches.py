@@ -25,7 +25,7 @@ def refuse_branches(graph: ForeignGraph) -> None:
     branching = sorted({node.op_type for node in graph.nodes if node.op_type in CONTROL_FLOW})
     if branching:
         raise ModelError(
-            f"{graph.name}: holds {', '.join(branching)}, which branch on the content of the "
+            f"{graph.name}: holds {', '.join(branching)} nodes, which branch on the content of the "
             "picture; that is not supported: export it without NMS, or with a fixed size"
         )
 

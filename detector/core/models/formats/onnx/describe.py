@@ -15,7 +15,7 @@ from detector.core.models.formats.onnx.recognise import recognise
 TEMPLATE = """\
 # {reason}
 # {shapes}
-# This is a template: correct each line by the model's documentation. All keys: {page}
+# This is a template: correct each line to match the model's documentation. All keys: {page}
 version: 1
 family: {family}
 input:

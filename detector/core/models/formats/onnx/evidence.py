@@ -38,8 +38,8 @@ DESCRIBE_OUTPUTS = (
     "describe its outputs: `detect-video models describe {}` writes a file for --describe"
 )
 DESCRIBE_PIXELS = (
-    "state what pixels it takes: `detect-video models describe` writes a file for --describe, "
-    "with input.scale"
+    "state what pixels it takes: `detect-video models describe` writes a file for --describe; "
+    "set its key input.scale"
 )
 PAGE = f"{__address__}/blob/main/docs/models.md"
 YOLOS = re.compile(r"yolox|yolov?(5|6|7|8|9|10|11|12|26)(?!\d)|rt[-_]?detr")

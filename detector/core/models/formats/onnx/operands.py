@@ -65,7 +65,7 @@ def _check_slice(graph: ForeignGraph, node: onnx.NodeProto) -> None:
         listed
     ):
         raise _damaged(
-            graph, node, f"its axes {list(listed)[:9]} are not axes of its input, which has {rank}"
+            graph, node, f"its axes {list(listed)[:9]} do not fit its input, which has rank {rank}"
         )
 
 

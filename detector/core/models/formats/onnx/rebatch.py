@@ -65,7 +65,7 @@ class _BatchAxes:
     def only_axis(self, node: onnx.NodeProto) -> int:
         """Return the batch axis of the first input, which must be the only batched one."""
         if self.batched_inputs(node) != [node.input[0]]:
-            raise _UnprovenError("more than its first input depends on the picture")
+            raise _UnprovenError("an input other than its first depends on the picture")
         return self.axes[node.input[0]]
 
     def numbers(self, name: str) -> list[int]:
@@ -131,8 +131,8 @@ def _check_shapes(walk: _BatchAxes, before: dict[str, tuple[int | None, ...]]) -
             continue
         if new != (*old[:axis], walk.new, *old[axis + 1 :]):
             raise ModelError(
-                f"{graph.name}: tensor {name} {list(old)} would be {list(new)} at batch "
-                f"{walk.new}; use --batch {walk.old}"
+                f"{graph.name}: at batch {walk.new}, more than the batch would change in tensor "
+                f"{name}: from {list(old)} to {list(new)}; use --batch {walk.old}"
             )
     for name in graph.outputs:
         if walk.axes.get(name) != 0:

@@ -263,15 +263,14 @@ def _refusal(evidence: Evidence) -> str:
     elif _has_levels(evidence):
         needed = (
             f"there is an output for each stride{_list_matching_families(evidence)}. Name its "
-            "family with --family, or write a file for --describe with the key levels "
+            'family with --family, or write a file for --describe with the key "levels" '
             f"({PAGE})"
         )
     else:
         needed = (
             "it is not certain where boxes and scores "
-            f"are{_list_matching_families(evidence)}. Name its family with --family (detect-video "
-            f"models families lists {len(families())}), or "
-            f"{evidence.advise()}"
+            f"are{_list_matching_families(evidence)}. Name its family with --family (to list "
+            f"all {len(families())}, run: detect-video models families), or {evidence.advise()}"
         )
     start = f"its metadata says {named}, but " if named else "its family was not recognised: "
     return f"{graph.name}: {start}{evidence.output_shapes()}; {needed}"

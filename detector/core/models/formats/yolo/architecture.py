@@ -220,7 +220,8 @@ class ArchitectureBuilder:
         padding = kernel // 2 if padding is None else padding
         if x.channels % groups or channels % groups:
             raise self.row.error(
-                f"{groups} groups do not divide {x.channels} or {channels} channels"
+                f"cannot divide {x.channels} input channels and {channels} output channels into "
+                f"{groups} groups"
             )
         node = {"normed": f"{path}.conv", "rep": f"{path}.rbr_reparam"}.get(form, path)
         height, width = (_side(side, kernel, stride, padding) for side in (x.height, x.width))
@@ -273,7 +274,7 @@ class ArchitectureBuilder:
         assert self.row is not None
         if (a.channels, a.height, a.width) != (b.channels, b.height, b.width):
             raise self.row.error(
-                f"adds {a.channels} channels of {a.size} to {b.channels} of {b.size}"
+                f"adds {a.channels} channels of {a.size} to {b.channels} channels of {b.size}"
             )
         return self._add(
             Add(path=path, inputs=(a, b), out=self._value(path, a.channels, a.height, a.width))

@@ -84,7 +84,7 @@ def reorg(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: Bl
 
 def concat(builder: ArchitectureBuilder, path: str, inputs: list[Value], spec: BlockSpec) -> Value:
     if spec.row.integer(0, 1, low=-9, high=9) != 1:
-        raise spec.row.error("only joining along the channels (1) is supported")
+        raise spec.row.error("argument 1 must be 1: only joining along the channels is supported")
     return builder.concat(path, inputs)
 
 
@@ -95,7 +95,7 @@ def upsample(
     row = spec.row
     mode = row.arguments[2] if len(row.arguments) > 2 else "nearest"
     if (row.arguments and row.arguments[0] is not None) or mode != "nearest":
-        raise row.error("only [None, SCALE, nearest] is supported")
+        raise row.error("only the arguments [None, SCALE, nearest] are supported")
     return builder.upsample(path, inputs[0], row.integer(1, high=8))
 
 

@@ -234,5 +234,5 @@ def _parse_sources(stored: int | list[int], index: int, where: str) -> tuple[int
     numbers = stored if isinstance(stored, list) else [stored]
     sources = tuple(number + index if number < 0 else number for number in numbers[:100])
     if not sources or not all(-1 <= source < index for source in sources):
-        raise ModelError(f"{where}: from {quote(stored)}: there is no such layer before it")
+        raise ModelError(f'{where}: "from" must name layers before it, not {quote(stored)}')
     return sources
