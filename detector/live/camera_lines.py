@@ -50,5 +50,5 @@ class CameraLines:
             self._say(
                 f"{name}: detection cannot keep up: groups of pictures older than --max-age "
                 f"{self._max_age_s:g} s are dropped; set a lower rate in cameras.yaml, such as "
-                "rate: 5, or use --live latest"
+                '"rate: 5", or use --live latest'
             )

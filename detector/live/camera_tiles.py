@@ -48,7 +48,7 @@ class CameraTiles:
         if max(2, Tiling.parse(camera.tiles).inputs) > self._tiling.most:
             raise UsageError(
                 f"camera {camera.name}: tiles: {camera.tiles}: this run was started without room "
-                "for tiles; restart it"
+                "for these tiles; restart the run"
             )
 
     def open(self, camera: Camera) -> None:

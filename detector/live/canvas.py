@@ -28,10 +28,10 @@ def choose_size(cameras: Sequence[Camera], config: Config) -> tuple[Size | None,
     height, width = chosen or declared_canvases(config)[0]
     line = (
         f"the network input for all cameras is {width}x{height}, which fits {votes[chosen]} of "
-        f"{len(cameras)}; frames of another shape get grey borders"
+        f"{len(cameras)} cameras; frames of another shape get grey borders"
     )
     if unknown := pictures.count(None):
-        line += f"; {unknown} reported no size before the start, so the model's own was assumed"
+        line += f"; {unknown} of the cameras reported no size, so the model's size was assumed"
     return picture, line
 
 

@@ -20,7 +20,7 @@ class LiveConfig:
         "P",
         choices=POLICIES,
         flags=("--live",),
-        short="Frames that come too fast: latest or every",
+        short="Frames to detect if too many: latest or every",
     )
     max_age: float = option(
         5.0,
@@ -119,7 +119,7 @@ class EventsConfig:
     )
     mqtt_discovery: str | None = option(
         None,
-        "Announce cameras to Home Assistant; its discovery prefix is normally homeassistant.",
+        'Announce cameras to Home Assistant; its discovery prefix is normally "homeassistant".',
         "PREFIX",
     )
 

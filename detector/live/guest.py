@@ -139,7 +139,7 @@ def reads_cameras(specs: Sequence[str], config: Config, given: Container[str] = 
             sources.check(file)  # raises SourceError for a web page
             raise UsageError(
                 f"{Address(file)}: files cannot be mixed with cameras; use --live latest to "
-                "treat all of them as cameras, or run it on its own"
+                "treat all of them as cameras, or run this file on its own"
             )
         raise UsageError(
             f"{file}: files cannot be mixed with cameras; add --loop to play it as a camera, or "
@@ -153,7 +153,7 @@ def refuse_camera_options(specs: Sequence[str], config: Config, given: Container
     for flag in _camera_flags(config, given):
         if all(os.path.isfile(spec) for spec in specs):
             files = "the file as a camera" if len(specs) == 1 else "the files as cameras"
-            raise UsageError(f"{flag} is for cameras; add --loop to play {files}, or remove it")
+            raise UsageError(f"{flag} is for cameras; add --loop to play {files}, or remove {flag}")
         raise UsageError(f"{flag} is for cameras, not for files; remove it")
 
 

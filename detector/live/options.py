@@ -94,7 +94,7 @@ def _refuse_options_of_files(config: Config, asked: PlanDraft) -> None:
     wrong = {
         "--save": (
             bool({*(output.save or ())} - {"tracks"}),
-            "rows are always written, --record copy writes video, --save tracks works",
+            "cameras only have --save tracks; rows are always written, --record copy writes video",
         ),
         "--no-video": (output.no_video, "no video is written without --record"),
         "--only-detections": (output.only_detections, "rows of cameras cover every frame"),
@@ -103,14 +103,14 @@ def _refuse_options_of_files(config: Config, asked: PlanDraft) -> None:
         "--lead": (output.lead, "it only applies to --only-detections"),
         "--start": (asked.reading.start_s, "a camera has no start"),
         "--skip-still": (given.skip_still, "every frame that is taken is inferred"),
-        "--stride": (given.stride != 1, "set rate: for the camera in cameras.yaml"),
+        "--stride": (given.stride != 1, 'cameras have the key "rate" in cameras.yaml'),
         "--video-track": (given.video_track, "the first video track of a stream is read"),
         "--rate": (given.rate, "their frames carry timestamps"),
         "--decoder": (given.decoder != "auto", "PyAV reads streams, and OpenCV reads webcams"),
     }
     for flag, (is_given, why) in wrong.items():
         if is_given not in (None, False):
-            raise UsageError(f"{flag} is for files, not for cameras: {why}; remove it")
+            raise UsageError(f"{flag} is for files, not for cameras: {why}; remove {flag}")
     target = output.output
     if target == "-" or (
         target is not None

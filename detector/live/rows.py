@@ -108,7 +108,7 @@ class DayRows:
                 f"{path}: has the columns of another version of detect-video; rows go to a new "
                 "file next to it"
             )
-        raise OSError(f"{path}: has other columns, like all files of that day; remove one")
+        raise OSError(f"{path}: all files of that day have columns of other versions; remove one")
 
     def _is_complete(self, rest: bytes) -> bool:
         """Return whether a last line is complete except for its line end."""

@@ -116,7 +116,7 @@ def detect_live(
     with guarded(), reload_on_signal() as reload:
         before, config = config, with_drawn_zones(config)
         if config is not before:
-            around.say(f"counting at the lines and zones of {config.value('zones')}, drawn earlier")
+            around.say(f"counting at lines and zones drawn earlier, from {config.value('zones')}")
         asked = PlanDraft.of(config)
         options = LiveOptions.of(specs, asked)
         check_memory(config.runtime.engine)

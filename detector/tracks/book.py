@@ -165,8 +165,8 @@ class Books:
 def _check_cameras(file: ZonesFile) -> None:
     if any(zones.shapes and zones.size is None for zones in (file.default, *file.cameras.values())):
         raise UsageError(
-            f"{file.path}: for cameras, give points as fractions (0 to 1), or add size: "
-            "[WIDTH, HEIGHT], because the size of a camera's frames may change"
+            f"{file.path}: for cameras, give points as fractions (0 to 1), or add the key "
+            "size (as [WIDTH, HEIGHT]), because the size of a camera's frames may change"
         )
 
 
@@ -221,7 +221,7 @@ def class_ids_of(
         if excluded:
             raise UsageError(
                 f"{path}: {shape.name}: counts {', '.join(excluded)}, which --classes "
-                "excludes; add to --classes, or remove it"
+                "excludes; change --classes or the file"
             )
         counted.append(None if ids is None else frozenset(ids))
     return counted

@@ -78,8 +78,8 @@ def read_crossings(counts: str, video: str) -> list[Crossing]:
     events = counts.replace(".counts.csv", ".events.csv")
     if events == counts or not os.path.exists(events):
         raise UsageError(
-            f"{counts}: give IN.counts.csv next to IN.events.csv, which has the times; for a "
-            "camera, count and check a recording"
+            f"{counts}: give IN.counts.csv, with IN.events.csv (for the times) in its folder; "
+            "for a camera, count and check a recording"
         )
     crossings = []
     for row in _read_rows(events, TEXTS, NUMBERS):
@@ -113,7 +113,7 @@ class Footage:
 
     def __init__(self, video: str, zones: str, crossings: Sequence[Crossing]) -> None:
         if not os.path.exists(zones):
-            raise UsageError(f"{zones}: does not exist; use --zones FILE, the file of these counts")
+            raise UsageError(f"{zones}: does not exist; use --zones FILE, as when counting")
         zone_set, self._reading = read_zones(zones).of_clip(video), SourceReading.of(Config())
         with self._reading.open(video) as source:
             info = source.info
@@ -129,7 +129,7 @@ class Footage:
         for crossing in crossings:
             place = crossing["place"]
             if place not in self.places:
-                raise UsageError(f"{zones}: has no {place}; use --zones FILE, as when counting")
+                raise UsageError(f'{zones}: has no line "{place}"; use --zones as when counting')
             if crossing["x"] > size[0] or crossing["y"] > size[1]:
                 raise UsageError(f"{video}: smaller than the counted video; give that one")
         self.show(crossings[-1]["time_s"] + np.zeros(1))  # raises if the video is too short

@@ -48,9 +48,9 @@ class TrackingConfig:
     )
     trails: str | None = option(
         None,
-        "Draw the path of each track over the last seconds: 2s, or 2.",
+        "Draw the path of each track over the last seconds, such as 2s or 2.",
         "S",
-        short="Draw each track's path of the last seconds: 2s",
+        short="Draw each track's path of the last S seconds",
     )
     zones: str | None = option(
         None,

@@ -53,7 +53,7 @@ point: bottom          # which point of a box counts: the middle of its lower ed
 #     classes: [person]
 #     stays: 30        # an event when an object stays for this many seconds
 # cameras: {{front: {{lines: ..., zones: ...}}}}    # instead of the above, for one camera
-# clips: {{"entrance*.mp4": {{lines: ...}}}}          # and for files of this name
+# clips: {{"entrance*.mp4": {{lines: ...}}}}          # the same, for files of this name
 """
 
 

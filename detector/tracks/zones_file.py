@@ -126,7 +126,7 @@ class ZonesFile:
         if not section.shapes:
             raise UsageError(
                 f"{self.path}: has no lines or zones for {name}; add some at the top level, or "
-                f"below clips: {name}:"
+                f'in the section "clips", under "{name}"'
             )
         return section
 
@@ -142,7 +142,7 @@ def read_zones(path: str, text: str | None = None) -> ZonesFile:
     text = read_text(path, "a file of lines and zones") if text is None else text
     content = parse_yaml(text, path)
     if not isinstance(content, dict):
-        raise UsageError(f"{path}: is not a mapping with lines: and zones:; {EXAMPLE}")
+        raise UsageError(f'{path}: is not a mapping with the keys "lines" and "zones"; {EXAMPLE}')
     refuse_unknown(path, "key", content, (*OPTIONS, "cameras", "clips"))
     default = _parse_section(path, content, {})
     own = {
@@ -157,8 +157,8 @@ def read_zones(path: str, text: str | None = None) -> ZonesFile:
     file = ZonesFile(path, default, own["cameras"], own["clips"])
     if not any(zones.shapes for zones in file.each()):
         raise UsageError(
-            f"{path}: has no lines or zones; draw some on the page that detect-video zones SOURCE "
-            "writes, and save them here"
+            f"{path}: has no lines or zones; draw some on a page, and save them here; to make "
+            "the page, run: detect-video zones SOURCE"
         )
     return file
 
@@ -226,7 +226,7 @@ def _parse_shape(
         _check_polygon(f"{where}.points", points)
     sides = tuple(_parse_name(f"{where}.{side}", content.get(side, side)) for side in SIDES)
     if sides[0] == sides[1]:
-        raise UsageError(f"{where}: in and out are both called {sides[0]}; give two names")
+        raise UsageError(f'{where}: "in" and "out" have the same name, {sides[0]}; give two names')
     stays = content.get("stays")
     return Shape(
         text,
@@ -242,7 +242,7 @@ def _parse_name(where: str, name: Any) -> str:
     if isinstance(name, bool) or not isinstance(name, (str, int, float)):
         raise UsageError(
             f"{where}: YAML reads the name as {quote(str(name))} (on, off, yes and no are true or "
-            'false): put it in quotes: "off"'
+            'false); put it in quotes: "off"'
         )
     text = str(name)
     if not text.strip() or len(text) > LONGEST_NAME or not text.isprintable():
@@ -274,7 +274,7 @@ def _parse_seconds(where: str, value: Any) -> float:
     except ValueError:
         seconds = 0.0
     if not 1 <= seconds <= 86400:
-        raise UsageError(f"{where}: {quote(value)} is not a time of 1 s to a day: 30, 5m or 1h")
+        raise UsageError(f"{where}: {quote(value)} is not a time from 1 s to a day (30, 5m, 1h)")
     return seconds
 
 

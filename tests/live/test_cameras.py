@@ -134,7 +134,7 @@ SECRET_OPTIONS = [
         ("cameras: {a: {url: 'rtsp://h/1', options: [udp]}}", "is not a mapping of FFmpeg"),
         ("cameras: {a: {url: 'http://h/1', options: {headers: '${NO}'}}}", "variable NO is not"),
         ("cameras: {a: {url: true}}", "a.url: is not an address"),
-        ("cameras: [" + "'rtsp://h/1', " * 257 + "]", "257, more than 256"),
+        ("cameras: [" + "'rtsp://h/1', " * 257 + "]", "257 cameras, more than 256"),
         ("cameras: {'rtsp://me:S3cretPw@h/1': []}", "rtsp://"),
         *(
             (f"cameras: {{a: {{url: 'http://h/1', options: {options}}}}}", message)

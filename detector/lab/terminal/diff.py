@@ -18,7 +18,7 @@ CHANGES = (
     Column("ratio", form=".3f"),
     Column("interval", "95% interval", value=lambda one: _interval(one)),
     Column("verdict", "", value=lambda one: _verdict(one)),
-    Column("smallest", "detects from", ".1%", out=3),
+    Column("smallest", "detectable from", ".1%", out=3),
 )
 
 CPU = (Column("what", "CPU of"), *CHANGES[1:4])

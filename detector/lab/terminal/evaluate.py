@@ -71,7 +71,7 @@ def print_evaluation(console: SafeConsole, document: Evaluation) -> None:
 def _dataset(document: Evaluation) -> list[str]:
     data = document.dataset
     part = f", subset {data.subset}" if data.subset else ""
-    mapped = f"; classes by {document.mapping}" if document.mapping else ""
+    mapped = f"; classes mapped by {document.mapping}" if document.mapping else ""
     what = "frame" if data.video else "picture"
     classes = [one for row in _scored_rows(document)[:1] for one in row.per_class.values()]
     scored = sum(one.boxes for one in classes) if classes else data.boxes
@@ -168,7 +168,7 @@ def _lines(document: Evaluation) -> list[str]:
     if isinstance(settings, Thresholds):
         way = "across all classes" if settings.agnostic else "within a class"
         lines.append(
-            f"settings: scores from {settings.conf:g}, NMS IoU {settings.iou:g} {way}, at most "
+            f"settings: scores from {settings.conf:g} up, NMS IoU {settings.iou:g} {way}, at most "
             f"{settings.max_det} detections per frame and the best {settings.max_det_class} per "
             "class; each class of a box is a separate detection; classes are mapped before NMS"
         )
@@ -177,7 +177,7 @@ def _lines(document: Evaluation) -> list[str]:
     for row in results:
         lines += [f"{name}: {path}" for name, path in (row.plots or {}).items()]
         if row.coco_results:
-            lines.append(f"COCO's list of results, with the labels' ids: {row.coco_results}")
+            lines.append(f"results in COCO's format, with the labels' ids: {row.coco_results}")
         if row.session:
             kind = "folder" if isinstance(row, FileResult) else "session"
             lines.append(f"{kind}: {row.session}")

@@ -101,14 +101,14 @@ def _list_runs(document: NsysDocument) -> Iterator[Table | str]:
     runs = list(enumerate(document.runs, 1))
     if len(runs) > 1:
         yield Table("runs", RUNS, runs, "runs of the recording")
-        yield f"the tables are of run {document.run}; --nsys-run N shows another"
+        yield f"the tables show run {document.run}; for another run, use --nsys-run N"
     for at, run in runs:
         if run.outside:
-            which = f"process {run.process} has {counted(run.ranges, 'range')}"
-            where = "outside every run, as calls of detector(picture) are"
-            yield f"note: {which} {where}; --nsys-run {at} shows them"
+            which = f"outside all runs: {counted(run.ranges, 'range')} of process {run.process}"
+            where = "such as calls of detector(picture)"
+            yield f"note: {which}, {where}; --nsys-run {at} shows them"
     if cut:
-        yield f"note: {counted(cut, 'range', 'is')} omitted, since the recording ended first"
+        yield f"note: {counted(cut, 'range')} omitted: still open when the recording ended"
 
 
 def _dependency_table(document: NsysDocument) -> Table:

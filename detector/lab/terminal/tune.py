@@ -99,10 +99,10 @@ def verdict(tuning: Tuning) -> list[str]:
 
 def _kept(tuning: Tuning) -> Iterator[str]:
     if tuning.kept is not None:
-        yield f"Kept for {tuning.input_kind}; later runs use it. Undo: detect-video tune --undo"
+        yield f"Kept for later runs on {tuning.input_kind}. To undo, run: detect-video tune --undo"
         yield f"-> {tuning.kept}"
     if tuning.file is not None:
-        yield f"Use it: detect-video IN --config {tuning.file}"
+        yield f"To use these settings, run: detect-video IN --config {tuning.file}"
     elif tuning.kept is None and tuning.target_fps is None:
         yield "Add --use to keep these for later runs, or -o FILE to write a file for --config."
     elif tuning.settings and tuning.command:

@@ -23,8 +23,8 @@ def as_config(tuning: Tuning, calibrate: str | None) -> str:
         grouped["calibration"] = {"calibrate": calibrate}
     head = (
         f"# detect-video tune {tuning.source}: {tuning.model}, "
-        f"{tuning.ratio.median if tuning.ratio else 1:.2f} times the defaults on this "
-        "machine.\n# Use it: detect-video IN --config FILE. Undo it: omit --config.\n"
+        f"{tuning.ratio.median if tuning.ratio else 1:.2f} times as fast as the "
+        "defaults on this machine.\n# To use this file, run: detect-video IN --config FILE\n"
     )
     return head + str(yaml.safe_dump(grouped, sort_keys=False))
 

@@ -184,7 +184,7 @@ class Search:
         if defaults.error is not None or not defaults.rates:
             raise EngineError(defaults.error or "the source gave no frame")
         if reference_run.error is not None:
-            note = f"fp32 failed to run ({reference_run.error}), so agreement is with the defaults"
+            note = f"fp32 failed ({reference_run.error}), so agreement with the defaults is shown"
             self.notes.append(note)
         self._reference = (defaults if reference_run.error else reference_run).detections
         for name, run in zip(tops, runs[len(choices) :], strict=True):
@@ -275,10 +275,10 @@ class Search:
             return {}, True
         most = DOUBT * max(self.ceilings.values(), default=inf)
         if most * _stride_of(*self._changes) < target:
-            self.notes.append("no change reaches it; omit --target for the fastest settings")
+            self.notes.append("no change meets the target; omit --target for the fastest settings")
             return {}, False
         if most < target:
-            self.notes.append("only sets with --stride, which skips frames, can reach it")
+            self.notes.append("only a --stride, which skips frames, can reach the target")
         best: Settings = {}
         self._share = FREE_SHARE
         for axis in ("engine", "requests"):
@@ -307,8 +307,8 @@ class Search:
         untested = [one for one in fast or [fastest] if one not in raced]
         settings = next((one for one in untested[:LATE] if self._holds(one)), None)
         if late:
-            untried = "some sets" if settings is None else "some cheaper sets"
-            self.notes.append(f"{self.seconds:g} s is too short for {untried}; give more --seconds")
+            untried = "some settings" if settings is None else "some cheaper settings"
+            self.notes.append(f"{self.seconds:g} s is too short to try {untried}; raise --seconds")
         if settings is None:
             best = max(self.finals, key=lambda one: one.own.fps, default=None)
             return fastest if best is None else best.settings, False
@@ -432,7 +432,7 @@ class Search:
             needed = self.seconds * (1 + len(left) / (len(self._changes) - len(left) + 1))
             yield (
                 f"not tried in {self.seconds:g} s: {', '.join(map(format_options, left))}; give "
-                f"--seconds {needed:.0f} or more, or fix what you know, such as --engine"
+                f"--seconds {needed:.0f} or more, or choose options yourself, such as --engine"
             )
         failed = {format_options(one.settings): one.error for one in self.trials if one.error}
         yield from (f"{settings}: skipped: {error}" for settings, error in failed.items())

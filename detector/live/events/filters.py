@@ -156,7 +156,7 @@ class EventFilters:
     def line(self) -> str:
         """Return a line for the user with the numbers of events held back, if any."""
         parts = [
-            f"{count} from {receiver} ({result if receiver in self._own else NO_ZONE})"
+            f"{count} for {receiver} ({result if receiver in self._own else NO_ZONE})"
             for (receiver, result), count in sorted(self.counts.items())
             if result != PASSED
         ]
@@ -173,9 +173,9 @@ def read_filters(where: str, given: Any) -> dict[str, EventFilter]:
         values = {key: read_value(f"{here}.{key}", keys[key], value) for key, value in given}
         filters[receiver] = one = EventFilter(**values)
         if receiver in (SNAPSHOTS, CLIPS) and CAMERA_EVENTS.intersection(one.kinds or ()):
-            raise UsageError(f"{here}.kinds: events of a camera have no picture; remove them")
+            raise UsageError(f"{here}.kinds: camera_up and camera_down have no picture; omit them")
         if one.stay and not {*(one.kinds or TIMED)} & {*TIMED}:
-            raise UsageError(f"{here}.stay: only for {', '.join(TIMED)}; add one to kinds")
+            raise UsageError(f"{here}.stay: only for {', '.join(TIMED)}; add one of these to kinds")
         for hours in one.hours or ():
             if not _HOURS.fullmatch(hours):
                 raise UsageError(f"{here}.hours: {quote(hours)} is not a span such as 22:00-06:00")

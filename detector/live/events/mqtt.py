@@ -220,7 +220,7 @@ def parse_broker(
     if not topic:
         raise UsageError(f"--mqtt {address}: has no topic; add one: {address}/detect-video")
     if "?" in url or "#" in url or not is_topic(topic):  # urlsplit cuts the path at ? and #
-        raise UsageError(f"--mqtt {address}: the topic must not contain + # ? or start with $")
+        raise UsageError(f"--mqtt {address}: the topic must not contain +, # or ?, or start with $")
     if parts.username is not None:
         user, password = unquote(parts.username), unquote(parts.password or "") or password
     if password:

@@ -30,8 +30,8 @@ def explain(error: BaseException) -> str:
     """Say why a connection failed, without secrets."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
-            f"its certificate could not be verified ({error.verify_message}); name the authority "
-            "that signed it: SSL_CERT_FILE=ca.pem"
+            f"its certificate could not be verified ({error.verify_message}); give the "
+            "certificate of its authority: SSL_CERT_FILE=ca.pem"
         )
     return redact(getattr(error, "strerror", "") or str(error) or type(error).__name__)
 
@@ -127,7 +127,7 @@ class QueuedTarget:
                 pause = min(2 * pause, LONGEST_PAUSE_S)
             else:
                 if self.failing:
-                    self._notice(f"{self.name}: events are delivered again")
+                    self._notice(f"{self.name}: delivery of events works again")
                 self.failing = False
                 return True
         return False

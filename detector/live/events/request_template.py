@@ -80,7 +80,7 @@ def read_template(path: str, environment: Mapping[str, str] = os.environ) -> Tem
     try:
         return msgspec.convert(_change(content, partial(_PART.sub, expand)), Template)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{path}: {error}; write url, headers, and body or json") from error
+        raise UsageError(f"{path}: {error}; the keys are url, headers, and body or json") from error
 
 
 def _fill(values: Mapping[str, str], text: str) -> str:

@@ -24,8 +24,8 @@ SHORTEST_TOKEN = 16  # characters
 SEND_BUFFER = 256 << 10  # bytes per connection that the kernel buffers for a slow viewer
 BACKLOG = 64
 CURE = (
-    "make one with: openssl rand -hex 32 > token; chmod 600 token; then --token-file token "
-    f"(or {TOKEN} in the environment)"
+    f"use --token-file token (or the variable {TOKEN}); to make this file, run: "
+    "openssl rand -hex 32 > token; chmod 600 token"
 )
 HOST_NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 
@@ -61,7 +61,7 @@ def bind(config: PageConfig, *, listen: bool = True) -> Binding:
     names = frozenset(name.lower().rstrip(".") for name in config.page_hosts or ())
     for name in names:
         if not HOST_NAME.fullmatch(name):
-            raise UsageError(f"--page-hosts {name}: not a host name; write cam.example.org")
+            raise UsageError(f"--page-hosts {name}: not a host name such as cam.example.org")
     if token is None and (names or not is_loopback(host)):
         option = f"--serve {config.serve}" if not names else f"--page-hosts {','.join(names)}"
         raise UsageError(f"{option}: access from other machines needs a token; {CURE}")
@@ -79,8 +79,8 @@ def parse_address(text: str) -> tuple[str, int]:
     match = re.fullmatch(r"(?:(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/@\s]+)):)?([0-9]{1,5})", text)
     if match is None or int(match[3]) > 65535:
         raise UsageError(
-            f"--serve {text}: not an address to serve at; write 8080, 0 for a free port, or "
-            "HOST:8080 ([::1]:8080 for IPv6)"
+            f"--serve {text}: not an address to serve at; write a port such as 8080 (0: any free "
+            "port), or HOST:8080 ([::1]:8080 for IPv6)"
         )
     host = match[1] or match[2] or "127.0.0.1"
     if not (is_address(host) or HOST_NAME.fullmatch(host)):
@@ -95,7 +95,7 @@ def require_libraries(option: str) -> None:
         except ImportError as error:
             raise UsageError(
                 f"--serve {option}: {name} cannot be imported ({error}); "
-                "pip install 'detect-video[serve]'"
+                "install it with: pip install 'detect-video[serve]'"
             ) from error
 
 

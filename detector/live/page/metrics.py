@@ -87,7 +87,7 @@ def _run_metrics(figures: LiveFigures) -> Iterator[Metric]:
     events = _counters("events", text, "receiver", "result")
     for labels, count in figures.events.items():
         events.add_metric(labels, count)
-    text = "1 if the output cannot be written or delivered now. Receivers of events have no camera."
+    text = '1 if the output cannot be written or delivered now. Receivers of events have camera="".'
     failing = _gauges("output_failing", text, "camera", "output")
     lost = _counters("output_lost", "Rows, pictures or events not written.", "camera", "output")
     for key, (fails, count) in figures.outputs.items():
@@ -143,8 +143,8 @@ def _zone_metrics(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
     went_in, went_out = (
         _counters(f"zone_{what}", text, "camera", "zone", "class")
         for what, text in (
-            ("in", "Crossings of a line in the direction in, or objects that entered a zone."),
-            ("out", "Crossings of a line in the direction out, or objects that left a zone."),
+            ("in", 'Crossings of a line in the direction "in", or objects that entered a zone.'),
+            ("out", 'Crossings of a line in the direction "out", or objects that left a zone.'),
         )
     )
     inside = _gauges("zone_inside", "Objects in a zone.", "camera", "zone")

@@ -35,7 +35,7 @@ class Server:
     ) -> None:
         binding = bind(config)
         if config.token_file and os.stat(config.token_file).st_mode & 0o004:
-            say(f"--token-file {config.token_file}: every user can read it; chmod o-r it")
+            say(f"--token-file {config.token_file}: every user can read it; run chmod o-r on it")
         self.address = binding.address
         self.port = binding.port
         self.access = Access(binding.token)

@@ -140,7 +140,7 @@ class Recording:
     def _may_change(self, arrived_ns: int) -> bool:
         if self._changed_ns is not None and arrived_ns - self._changed_ns < LEAST_NS:
             self._notice_once(
-                f"its size changes often; a change begins a file at most every {LEAST_NS // NS} s"
+                f"picture size changes often; this begins a file at most every {LEAST_NS // NS} s"
             )
             return False
         self._changed_ns = arrived_ns

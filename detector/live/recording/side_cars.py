@@ -137,7 +137,7 @@ class SideCars:
         if error is not None and not self._paused:
             self._paused = True
             self._notice(
-                f"{self._camera}: writing recorded boxes is paused: {error.strerror or error}"
+                f"{self._camera}: writing subtitles with boxes is paused: {error.strerror or error}"
             )
         elif wrote and error is None:
             self._paused = False

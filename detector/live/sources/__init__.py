@@ -76,12 +76,12 @@ class LiveSource(Source):
         from detector.live.sources.readers import make_feed
 
         if stride != 1:
-            raise UsageError("stride is for files; set rate: for the camera in cameras.yaml")
+            raise UsageError('stride is for files; set the key "rate" of a camera in cameras.yaml')
         cameras = make_cameras([spec], loop)
         if own := [camera.name for camera in cameras if camera.tiles is not None]:
             raise UsageError(
-                f"{spec}: tiles of {', '.join(own)}: only the command detect-video has tiles per "
-                "camera; give one value for all cameras: Detector(tiles='2x2')"
+                f"{spec}: tiles of {', '.join(own)}: only the command detect-video supports tiles "
+                "per camera; give one value for all cameras: Detector(tiles='2x2')"
             )
         collector = Collector(
             cameras,

@@ -149,7 +149,7 @@ def read_cameras(
     events: Mapping[str, Any] = {}
     content = parse_yaml(read_text(path, "a list of cameras"), path)
     if not isinstance(content, dict) or "cameras" not in content:
-        raise UsageError(f"{path}: a list of cameras needs the top-level key cameras:")
+        raise UsageError(f'{path}: a list of cameras needs the top-level key "cameras"')
     with collect(errors):
         refuse_unknown(path, "key", content, ("cameras", "events"))
     with collect(errors):
@@ -158,7 +158,7 @@ def read_cameras(
     if not entries:
         raise UsageError(f"{path}: cameras: is empty; add a camera with a name and a url")
     if len(entries) > MOST_CAMERAS:
-        raise UsageError(f"{path}: cameras: {len(entries)}, more than {MOST_CAMERAS}")
+        raise UsageError(f"{path}: {len(entries)} cameras, more than {MOST_CAMERAS}; remove some")
     cameras: list[Camera] = []
 
     def add(where: str, fields: Mapping[str, Any]) -> None:
@@ -209,7 +209,7 @@ def _list_entries(where: str, content: Any) -> Iterable[tuple[str, Mapping[str, 
             if not isinstance(fields, dict):
                 raise UsageError(f"{here}: needs a url")
             if "name" in fields:
-                raise UsageError(f"{here}.name: the key is already the name")
+                raise UsageError(f"{here}.name: remove this; the camera's key is already its name")
             yield here, {"name": name, **fields}
     elif isinstance(content, list):
         for place, fields in enumerate(content):
@@ -218,7 +218,7 @@ def _list_entries(where: str, content: Any) -> Iterable[tuple[str, Mapping[str, 
                 raise UsageError(f"{where}[{place}]: needs a name and a url")
             yield f"{where}[{place}]", fields
     elif content is not None:
-        raise UsageError(f"{where}: is not a list; write - name: ... and url: ... below it")
+        raise UsageError(f'{where}: is not a list; write "- name: ..." and "url: ..." below it')
 
 
 def _refuse_duplicate(where: str, name: str, cameras: Iterable[Camera]) -> None:
@@ -279,7 +279,7 @@ class _Reader:
             return None
         if isinstance(name, bool) or not re.fullmatch(NAME, str(name)):
             self._refuse(
-                "name", f"{quote(name)} is not a name: 1 to 40 of A-Z, a-z, 0-9, _ and - (no space)"
+                "name", f"{quote(name)} is not a name of 1 to 40 characters: A-Z, a-z, 0-9, _ or -"
             )
         return str(name)
 
@@ -315,7 +315,7 @@ class _Reader:
         if not mark:
             self._refuse("user", "a webcam or file has no login")
         if "@" in re.split(r"[/?#]", rest)[0]:
-            self._refuse(key, "already contains a login; give it there, or as user and password")
+            self._refuse(key, "already contains a login; remove it, or the keys user and password")
         return f"{scheme}://{percent(user, safe='')}:{percent(password, safe='')}@{rest}"
 
     def _expand(self, key: str, text: str) -> str:

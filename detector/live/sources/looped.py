@@ -49,7 +49,7 @@ class LoopedFeed(PacketFeed):
                     if video.codec_context is None:
                         return UNDECODED
                     if not self._play_once(container, video, epoch, pace):
-                        return ErrorMeaning("it was stopped, or contains no frame")
+                        return ErrorMeaning("it contains no frame")
         except SourceError as error:  # from a web server
             return ErrorMeaning(str(error))
         except (av.error.FFmpegError, OSError, ValueError) as error:

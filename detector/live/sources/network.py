@@ -287,9 +287,9 @@ class NetworkFeed(PacketFeed):
         if nested.denied is None:
             return ErrorMeaning(f"in its playlist, {nested.given_up}")
         return ErrorMeaning(
-            f"its playlist points to another host, {nested.denied}, which refused access: "
-            "we do not send it the login, headers and cookies of the first host; give the "
-            "playlist at the other host, with its own options"
+            f"its playlist points to another host, {nested.denied}, which refused access, "
+            "since login, headers and cookies are only sent to the first host; give the address "
+            "of the playlist at the other host, with its own options"
         )
 
     def _resolve(self) -> ErrorMeaning | None:

@@ -77,10 +77,10 @@ class WebcamFeed(ThreadedFeed):
         number = re.search(r"\d+$", self.camera.address.whole)
         path = f"/dev/video{number[0]}" if number else self.camera.address.whole
         if not os.path.exists(path):
-            return f"no webcam at {path}; check its cable, or see ls /dev/video*"
+            return f"no webcam at {path}; check its cable; to list webcams, run: ls /dev/video*"
         if not has_permission(path, os.R_OK | os.W_OK):
-            return f"no permission to read {path}; join its group: sudo usermod -aG video $USER"
-        return f"{path} cannot be opened; another program may be using it (fuser {path})"
+            return f"no permission to read {path}; to get it, run: sudo usermod -aG video $USER"
+        return f"{path} cannot be opened; to see whether a program uses it, run: fuser {path}"
 
     def _read_all(self, capture: Any, epoch: int, track: Any) -> None:
         number = 0

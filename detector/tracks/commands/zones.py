@@ -29,7 +29,7 @@ def check(**given: Any) -> None:
 
     path, shown, counted = write_check(**given)
     echo(f"-> {path}")
-    echo(f"open it in a browser; it has {shown} of {counted} crossings, drawn at random")
+    echo(f"open this page in a browser; it shows {shown} of {counted} crossings, chosen at random")
 
 
 class ZonesCommand(HelpfulCommand):
@@ -71,6 +71,6 @@ def command(source: str, output: str | None, **flags: Any) -> None:
     for path in written:
         echo(f"-> {path}")
     echo(
-        f"draw in {written[-1]}, save, move the saved file to {written[0]} (or edit that one), "
-        f"then run with --zones {shlex.quote(str(written[0]))}"
+        f"draw in {written[-1]}, save, and move the saved file to {written[0]} (or edit only "
+        f"{written[0]}); then run with --zones {shlex.quote(str(written[0]))}"
     )

@@ -67,7 +67,7 @@ class TrackStage(Stage):
         if every > 1 and options["drawing"]["blur"]:
             raise UsageError(
                 "--blur and --infer-every contradict each other: in a frame that is not inferred, "
-                "a box may miss the object that it should hide; omit one"
+                "a box may miss the object that it should hide; omit one option"
             )
         trails_s = 0.0 if group["trails"] is None else _trail_seconds(group["trails"])
         return TrackSettings(trackers.find(group["track"]), trails_s, group["smooth"], every)

@@ -378,7 +378,7 @@ def test_notice_of_an_untrusted_certificate_mentions_ssl_cert_file(tmp_path, kin
         target.close()
     del target
     gc.collect()
-    assert "(self-signed certificate); name" in notices[0]
+    assert "(self-signed certificate); give" in notices[0]
     assert "SSL_CERT_FILE" in notices[0]
 
 

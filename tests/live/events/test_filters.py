@@ -78,7 +78,7 @@ def test_default_filters_depend_on_zones_and_receiver(tmp_path: Path) -> None:
     unzoned, zoned = filters(tmp_path, "", ()), filters(tmp_path, "")
     assert (passed(unzoned), passed(unzoned, SNAPSHOTS)) == (" ".join(EVENTS), "crosses appears")
     assert passed(zoned, CLIPS) == "crosses"
-    assert zoned.line() == f"events held back: 1 from clips ({NO_ZONE})", "held back by default"
+    assert zoned.line() == f"events held back: 1 for clips ({NO_ZONE})", "held back by default"
 
 
 def test_planned_end_of_a_run_sends_no_camera_down_event(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_limit_per_minute_leaves_room_for_other_sources(tmp_path: Path) -> None:
         ("webhook: {classes: [dog]}", "webhook.classes dog: unknown class; the model has 2 class"),
         ("mqtt: {zones: [gat]}", "zones: unknown line or zone 'gat'; did you mean gate? known: g"),
         ("webhook: 'http://h/'", "webhook: 'http://h/' is not a mapping; known: kinds, classes"),
-        ("clips: {kinds: [camera_down]}", "clips.kinds: events of a camera have no picture"),
+        ("clips: {kinds: [camera_down]}", "clips.kinds: camera_up and camera_down have no picture"),
         ("webhook: {stay: 9, kinds: [crosses]}", "stay: only for leaves, stays, ends"),
         ("webhook: {hours: 22:00-22:00}", "'22:00-22:00' is not a span such as 22:00-06:00"),
     ],
@@ -189,7 +189,7 @@ def test_busy_road_sends_one_event_per_crossing(tmp_path: Path) -> None:
     assert [(event["event"], event["zone"]) for event in published] == [("crosses", "road")] * CARS
     assert len({image["track"] for image in published}) == CARS
     others = (
-        f"{2 * (CARS + PASSERS)} from mqtt ({NO_ZONE}), {CARS + PASSERS} from snapshots ({NO_ZONE})"
+        f"{2 * (CARS + PASSERS)} for mqtt ({NO_ZONE}), {CARS + PASSERS} for snapshots ({NO_ZONE})"
     )
     assert event_filters.line().startswith(f"events held back: {others}")
 
