@@ -41,7 +41,7 @@ def _run_under_venv() -> None:
             sys.__excepthook__(kind, error, trace)
             return
         package = PACKAGES.get(name, name)
-        fix = "scripts/demo once: it makes .venv, and this program then finds it"
+        fix = "scripts/demo (once, to make the .venv that this program finds)"
         if in_venv:
             fix = f".venv/bin/python -m pip install -c constraints.txt {package}"
         sys.stdout.flush()

@@ -38,7 +38,7 @@ def test_list_of_exported_names_is_short_sorted_and_defined():
         _ = package.Detektor
 
 
-def test_builtin_dir_lists_the_public_names():
+def test_dir_of_the_package_lists_the_public_names():
     shown = [name for name in dir(package) if not name.startswith("_")]
     assert set(package.__all__) - {"__version__"} <= set(shown)
     assert not {"os", "TYPE_CHECKING"} & set(shown)
@@ -79,7 +79,7 @@ def test_call_returns_the_same_as_the_stream():
 
 
 @pytest.mark.parametrize("options", [{}, {"rect": False}, {"batch": 2}, {"skip_still": "1%"}])
-def test_number_as_size_gives_pictures_and_videos_an_input_of_their_shape(options):
+def test_single_number_as_size_gives_an_input_of_the_videos_shape_or_a_square(options):
     with Detector(engine="null", size=160, frames=9, **options) as detector:
         frames = [frame.image for frame, _ in detector.stream(CLIP)]
         detector(frames[0])

@@ -112,12 +112,12 @@ class Frame:
 
     ``index``: its number in the source, from 0 (``--stride`` leaves gaps); for a camera,
     its number among received pictures. ``pts``: in ticks of the source's time base, as stored (it
-    need not start at 0); ``time_s`` = pts * time_base. Both ignore jumps of the container's clock.
+    need not start at 0); ``time_s`` = pts * time_base. Both omit jumps of the container's clock.
     ``behind``: how many ticks ``pts`` is behind that clock. ``rewinds``: how often that clock was
     set back. ``path``: the picture's file if the source is a folder or glob, else None. ``name``:
     what outputs call the picture: its file name, with folders in front if that is not unique.
     ``picture``: BGR, or planes of YUV if the source was opened for them. ``image`` is always BGR:
-    the first access converts the planes; do not draw into them afterwards. ``source``: set by
+    the first access converts the planes, and later changes of them do not show. ``source``: set by
     ``Detector.stream``. ``arrival``: for cameras only. ``reused``: nothing moved (--skip-still), so
     the frame has the detections of the last inferred one. ``coasting``: its boxes come from tracks
     (--infer-every). ``cut``: whether a scene begins with this frame; None if not checked.
@@ -247,7 +247,7 @@ class ReadCounts:
 
 
 class Background(str):
-    """A note for the user about how a run was set up. Shown once; with -v, on every run."""
+    """A note for the user about how a run was set up. The brief summary omits it; -v shows it."""
 
     __slots__ = ()
 

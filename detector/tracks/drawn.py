@@ -1,4 +1,4 @@
-"""Store lines and zones that a viewer draws during a run, in the file of --zones."""
+"""Put lines and zones that a viewer draws during a run into the text of the --zones file."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _dump = partial(yaml.safe_dump, default_flow_style=None, sort_keys=False, allow_
 
 def put_drawing(path: str, camera: str, drawing: str) -> tuple[ZonesFile, str, str]:
     """Replace a camera's lines and zones with ``drawing`` (YAML or JSON). Return the file, its text
-    and a list of the changes. Other options stay. Comments stay, too, unless the user's own text in
-    the file has the key ``cameras``. Raises UsageError."""
+    and a list of the changes. Other options stay. Comments above ``MARK`` stay, too, unless
+    the text there has a key ``cameras`` of its own. Raises UsageError."""
     text = read_text(path, "a file of lines and zones") if os.path.lexists(path) else ""
     before = read_zones(path, text).of_camera(camera) if text else ZoneSet()
     content = parse_yaml(text, path) or {}
@@ -45,8 +45,8 @@ def put_drawing(path: str, camera: str, drawing: str) -> tuple[ZonesFile, str, s
         written = str(_dump(new_content))
     file = read_zones(path, written)
     both = before, file.of_camera(camera)
-    old, new = ({shape.name: each.key_of(shape) for shape in each.shapes} for each in both)
-    changed = (name for name in new if old.get(name) != new[name])
-    words = [f"{name} {'changed' if name in old else 'added'}" for name in changed]
-    words += [f"{name} removed" for name in old if name not in new]
+    was, now = ({shape.name: each.key_of(shape) for shape in each.shapes} for each in both)
+    changed = (name for name in now if was.get(name) != now[name])
+    words = [f"{name} {'changed' if name in was else 'added'}" for name in changed]
+    words += [f"{name} removed" for name in was if name not in now]
     return file, written, ", ".join(words) or "nothing changed"

@@ -36,7 +36,7 @@ ENDINGS = (".yaml", ".html")
 TEMPLATE = """\
 # Lines and zones of {name}. Count with:
 #   detect-video {name} --zones {file}
-# Draw them in {page}, whose button saves a file of this name, or write them here, without the #.
+# Draw them in {page} and save its file over this one, or write them here, without the #.
 size: [{width}, {height}]    # of the picture that the points below refer to
 every: 60              # seconds per row of counts
 point: bottom          # which point of a box counts: the middle of its lower edge, or centre

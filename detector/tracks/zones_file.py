@@ -30,10 +30,10 @@ OPTIONS = ("size", "point", "margin", "every", "classes", "start", "lines", "zon
 MOST_SHAPES, MOST_POINTS = 100, 200
 LONGEST_NAME = 60
 INTERVAL_S = 60.0
-MARGIN = 0.15  # share of a box's mean side, because a detector's errors grow with the box
+MARGIN = 0.15  # how far past a line a point must be, as a share of the mean of the box's sides
 OWN_NAMES = "%Y%m%dT%H%M%S%z.mp4"  # names of our recordings of cameras
 DIGITS = 4  # decimals of coordinates (0..1) when shapes are compared; the page stores more
-EXAMPLE = "detect-video zones in.mp4 writes one to start from"
+EXAMPLE = "to get an example, run: detect-video zones in.mp4"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class ZoneSet:
             if self.start == OWN_NAMES:
                 return None
             raise UsageError(
-                f"{name}: the name does not match start: {self.start}; add its start below clips: "
+                f'{name}: does not match "start", {self.start}; give its start below "clips": '
                 f'"{name}": {{start: "2026-11-27 07:00"}}'
             ) from error
 
@@ -100,7 +100,7 @@ class ZoneSet:
             if abs(of_width * height / (of_height * width) - 1) > MOST_STRETCH:
                 raise UsageError(
                     f"{path}: made for pictures of {of_width:g}x{of_height:g}, but these have "
-                    f"{width}x{height}; draw the lines anew, or correct size: in the file"
+                    f'{width}x{height}; draw the lines again, or correct "size" in the file'
                 )
 
 
@@ -135,8 +135,8 @@ class ZonesFile:
 
 
 def read_zones(path: str, text: str | None = None) -> ZonesFile:
-    """Read ``path``, which may be the content itself, in braces. ``text``: content of a file that
-    is not written yet."""
+    """Read a zones file. ``path``: its path, or text that starts with "{" and is the content.
+    ``text``: content of a file that is not written yet."""
     if path.startswith("{"):
         text, path = path, "zones"
     text = read_text(path, "a file of lines and zones") if text is None else text
@@ -157,8 +157,8 @@ def read_zones(path: str, text: str | None = None) -> ZonesFile:
     file = ZonesFile(path, default, own["cameras"], own["clips"])
     if not any(zones.shapes for zones in file.each()):
         raise UsageError(
-            f"{path}: has no lines or zones; draw some on a page, and save them here; to make "
-            "the page, run: detect-video zones SOURCE"
+            f"{path}: has no lines or zones; draw and save some on the page that this command "
+            "writes: detect-video zones SOURCE"
         )
     return file
 
@@ -170,7 +170,7 @@ def mapping(where: str, value: Any) -> dict[Any, Any]:
 
 
 def _parse_section(where: str, section: dict[Any, Any], above: Mapping[Any, Any]) -> ZoneSet:
-    """Read a section. ``above``: the top level, whose options it inherits; {} for the top level."""
+    """Read a section. ``above``: the top level, for inherited options; {} to read the top level."""
     if above:
         refuse_unknown(where, "key", section, OPTIONS)
         inherited = [key for key in OPTIONS if key in above and key not in section]
@@ -284,9 +284,9 @@ def _parse_start(where: str, value: Any) -> str:
         if "%" in text or _unix_time(datetime.fromisoformat(text)) is not None:
             return text
     raise UsageError(
-        f"{where}: start: {quote(text)} is neither a date and time (2026-11-27 07:00; in an hour "
-        "that occurs twice, 2026-10-25 02:30+02:00) nor a pattern of file names "
-        "(door-%Y%m%d-%H%M%S.mp4)"
+        f"{where}: start: {quote(text)} is neither a date and time (2026-11-27 07:00) nor a "
+        "pattern of file names (door-%Y%m%d-%H%M%S.mp4); if a time occurs twice as DST ends, add "
+        "its UTC offset: 2026-10-25 02:30+02:00"
     )
 
 
@@ -325,7 +325,7 @@ def _check_inside(where: str, points: Sequence[Point], size: tuple[float, float]
         if not (0 <= x <= width and 0 <= y <= height):
             raise UsageError(
                 f"{where}: the point [{x:g}, {y:g}] lies outside the picture of {width:g} x "
-                f"{height:g}; size: is the size that the points refer to"
+                f'{height:g}; if it was drawn for another size, set "size" to that'
             )
 
 
@@ -342,8 +342,8 @@ def _check_polygon(where: str, points: Sequence[Point]) -> None:
     if (crossing := _find_crossing(tuple(points))) is not None:
         i, j = crossing
         raise UsageError(
-            f"{where}: the zone crosses itself, between points {i + 1} and "
-            f"{i + 2} and points {j + 1} and {(j + 1) % count + 1}; change their order"
+            f"{where}: the zone crosses itself: the edge from point {i + 1} to {i + 2} meets the "
+            f"edge from {j + 1} to {(j + 1) % count + 1}; change the order of the points"
         )
     if abs(sum(a[0] * b[1] - a[1] * b[0] for a, b in edges)) < 1e-9:
         raise UsageError(f"{where}: all points lie on one line; a zone has an area")

@@ -13,7 +13,7 @@ from typing import Any
 
 CHECKOUT = Path(os.environ.get("CHECKOUTS", "checkouts")) / "DAMO-YOLO"
 if not CHECKOUT.is_dir():
-    sys.exit(f"damo_yolo: {CHECKOUT} missing: clone https://github.com/tinyvision/DAMO-YOLO there")
+    sys.exit(f"damo_yolo: clone https://github.com/tinyvision/DAMO-YOLO to {CHECKOUT}")
 sys.path.insert(0, str(CHECKOUT))
 
 import onnx  # noqa: E402

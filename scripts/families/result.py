@@ -70,7 +70,7 @@ def threshold_in_gap(scores: Iterable[float], few: int = 10, many: int = 60) -> 
     would depend on that score's last digit."""
     best = np.sort(np.asarray(list(scores), float))[::-1][few : many + 1]
     if len(best) < 2:
-        raise ValueError(f"only {len(best) + few} scores: no threshold keeps {few} of them")
+        raise ValueError(f"only {len(best) + few} scores; a threshold needs {few + 2}")
     at = int(np.argmax(best[:-1] - best[1:]))
     return round(float(best[at] + best[at + 1]) / 2, 6)
 
@@ -90,7 +90,7 @@ def threshold_of_each(rows: dict[str, list[Row]], few: int = 6, more: int = 20) 
     ]
     if min(len(scores) for scores in scores_by_picture) <= few:
         raise ValueError(
-            f"fewer than {few} detections: {[len(scores) for scores in scores_by_picture]}"
+            f"a picture has at most {few} detections: {[len(scores) for scores in scores_by_picture]}"
         )
     highest = min(scores[few - 1] for scores in scores_by_picture)
     rest = [score for scores in scores_by_picture for score in scores if score <= highest]

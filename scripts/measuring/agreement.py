@@ -211,7 +211,7 @@ def table(results: Sequence[Row], calibration: str) -> str:
     for row in results:
         alone, crossed = row.alone
         share = (
-            f", {crossed} of them ({crossed / alone:.0%}) have one below the threshold"
+            f"; {crossed} ({crossed / alone:.0%}) have a partner below the threshold"
             if alone
             else ""
         )

@@ -168,7 +168,7 @@ def pixels_of(lines: int) -> float:
 def by_size(frames: int, rounds: int, quick: bool) -> None:
     for engine, expected, why in (
         ("null", 1.0, "decoding, drawing and encoding touch every pixel"),
-        ("ort", 1.0, "as before, and inference costs the same at every size"),
+        ("ort", 1.0, "drawing touches every pixel; inference costs the same at every size"),
     ):
 
         def run_at(height: int, engine: str = engine) -> Row:

@@ -108,6 +108,6 @@ def compare_with_single_runs(
     unexplained = list_differences(out, folder, different, cores)
     print(
         f"{len(sample)} items compared with single runs: {len(different)} differ "
-        f"({', '.join(different)}); on the cores of a worker {len(unexplained)} differ"
+        f"({', '.join(different)}); run again on a worker's cores, {len(unexplained)} differ"
     )
     return [f"{name}: differs from a single run" for name in unexplained]

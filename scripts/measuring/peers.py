@@ -311,7 +311,7 @@ def beside_ffmpeg(settings: Settings) -> list[list[str]]:
 
     click.echo(f"{ffmpeg_version()}; {_our_ffmpegs()}")
     if not any(height in FFMPEG_HEIGHTS for height in settings.heights):
-        raise MissingError(f"only clips of {FFMPEG_HEIGHTS} can be compared")
+        raise MissingError(f"only clips with heights {FFMPEG_HEIGHTS} can be compared")
     table = []
     superfast = {"preset": "superfast", "crf": "23"}
     for height in (height for height in settings.heights if height in FFMPEG_HEIGHTS):

@@ -83,7 +83,7 @@ def against(values: Sequence[float], aim: float) -> str:
     median = statistics.median(values)
     if median >= aim:
         return f"reached (>= {aim:g})"
-    return f"missed: {median:.2f} of {aim:g} ({median / aim - 1:+.0%})"
+    return f"missed: {median:.2f}, aim {aim:g} ({median / aim - 1:+.0%})"
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -157,7 +157,7 @@ def shift_to_wanted(yolo: Any, size: tuple[int, int], pictures: Sequence[Path]) 
         )
         scores = sorted(result.boxes.conf.tolist(), reverse=True)
         if len(scores) < WANTED:
-            raise SystemExit(f"{path.name}: {len(scores)} boxes above {CONF / 4}, too few")
+            raise SystemExit(f"{path.name}: only {len(scores)} boxes with scores above {CONF / 4}")
         cutoffs.append(logit(scores[WANTED - 1]))
     return logit(CONF) - sorted(cutoffs)[len(cutoffs) // 2]
 
@@ -183,7 +183,7 @@ def score_layers(model: Any) -> list[Any]:
         and module.bias is not None
     ]
     if not last:
-        raise SystemExit(f"no last layer of {classes} classes was found")
+        raise SystemExit(f"no convolution has {classes} outputs, one per class")
     return last
 
 

@@ -63,7 +63,7 @@ def whole_session(folder: Path) -> Path:
     return session
 
 
-LOOP = "loop batch=1 concurrency=1 requests=4 images=5 queue_batches=2 results=3 sync=0"
+LOOP_MARK = "loop batch=1 concurrency=1 requests=4 images=5 queue_batches=2 results=3 sync=0"
 
 
 # ----------------------------------------------------------------------
@@ -246,7 +246,7 @@ def _named_archives(data: bytes) -> Iterator[Case]:
         yield f"spans.npz: {kind}", {"spans.npz": bytes(changed)}
 
 
-ENDLESS = (
+ENDLESS_QUERY = (
     "with recursive r(x) as (select 1 union all select x + 1 from r)"
     " select x as start, x as end, 59 as eventType, 1 as category, 'read' as text,"
     " 1 as globalTid, 1 as textId, 5 as domainId, x as int64Value from r"
@@ -264,7 +264,7 @@ RECORDINGS: dict[str, tuple[str, ...]] = {
     "one frame": ("update NVTX_EVENTS set int64Value = 0",),
     "decreasing frame numbers": ("update NVTX_EVENTS set int64Value = 11 - int64Value",),
     "reversed time": ("update NVTX_EVENTS set start = -end, end = -start",),
-    "an endless view": ("drop table NVTX_EVENTS", f"create view NVTX_EVENTS as {ENDLESS}"),
+    "an endless view": ("drop table NVTX_EVENTS", f"create view NVTX_EVENTS as {ENDLESS_QUERY}"),
     "an endless list of strings": (
         "drop table StringIds",
         "create view StringIds as with recursive r(x) as (select 1 union all"
@@ -293,8 +293,8 @@ RECORDINGS: dict[str, tuple[str, ...]] = {
             f"(0, null, 34, null, '{mark}', {PROCESS}, null, 5, null)",
         )
         for mark in (
-            LOOP.replace("batch=1", "batch=0"),
-            LOOP.replace("=", f"={'9' * 5000}"),
+            LOOP_MARK.replace("batch=1", "batch=0"),
+            LOOP_MARK.replace("=", f"={'9' * 5000}"),
             "loop x=",
         )
     },
@@ -330,7 +330,7 @@ def attack(session: Path, intact: Path, case: Case) -> list[str]:
         for file, content in files.items():
             _put(session / file, content)
         with _patience():
-            problems = _nsys(session / NSYS) if NSYS in files else _session(session, intact)
+            problems = _try_nsys(session / NSYS) if NSYS in files else _try_session(session, intact)
     except _HangError:
         problems = [f"hangs for more than {PATIENCE_S} s"]
     finally:
@@ -339,7 +339,7 @@ def attack(session: Path, intact: Path, case: Case) -> list[str]:
     return [f"{name}: {one}" for one in problems]
 
 
-def _session(session: Path, intact: Path) -> list[str]:
+def _try_session(session: Path, intact: Path) -> list[str]:
     """Run the commands until one refuses the session, since the rest would refuse it, too."""
     with tempfile.TemporaryDirectory() as out:
         commands = [["report", str(session), "--format", "table"]]
@@ -357,7 +357,7 @@ def _session(session: Path, intact: Path) -> list[str]:
         return problems
 
 
-def _nsys(path: Path) -> list[str]:
+def _try_nsys(path: Path) -> list[str]:
     problems = []
     for more in ([], ["--json"]):
         command = ["profile", "--nsys", str(path), *more]
@@ -425,7 +425,7 @@ def _patience() -> Iterator[None]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Attacks report, diff and profile --nsys.")
+    parser = argparse.ArgumentParser(description="Read damaged sessions with several commands.")
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -435,9 +435,9 @@ def main() -> None:
         intact = Path(shutil.copytree(session, Path(folder) / "b"))
         for _, case in zip(range(arguments.cases), cases(session, arguments.seed), strict=False):
             start = time.perf_counter()
-            for problems in attack(session, intact, case):
+            for problem in attack(session, intact, case):
                 bad += 1
-                print(problems, flush=True)
+                print(problem, flush=True)
             slowest = max(slowest, (time.perf_counter() - start, case[0]))
     print(
         f"{arguments.cases} cases, {bad} ended badly; "

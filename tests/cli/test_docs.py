@@ -2,8 +2,8 @@
 every link works, and numbers equal those in the code.
 
 A hidden comment after a number names its place in the code:
-``64 <!-- = detector.core.errors.parsing:MAX_DEPTH -->``. A unit may follow the number, an attribute
-or a key may follow the name, and the comment may end with a factor:
+``64 <!-- = detector.core.errors.parsing:MAX_DEPTH -->``. The number may have a unit. The name may
+end with ``.attribute`` or ``[key]``, and a factor may follow it:
 ``512 MB <!-- = detector.lab.profile.stand_ins:MAX_BYTES / 2**20 -->``.
 """
 
@@ -68,7 +68,7 @@ LONG = [line for line in LINES if line.split()[1] in ("compare", "doctor", "prof
 
 
 def test_documents_contain_command_lines():
-    assert len(LINES) >= 20  # a pattern that pairs the wrong code fences finds fewer
+    assert len(LINES) >= 20  # fewer if a closing fence was taken for an opening one
     assert len(CAMERA_LINES) >= 5
 
 

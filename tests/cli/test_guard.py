@@ -121,7 +121,7 @@ def test_run_says_whether_it_keeps_an_earlier_output(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_rows_of_a_named_video_are_replaced_together_with_the_video(here: Path) -> None:
+def test_rows_beside_an_output_given_with_o_are_replaced_together_with_it(here: Path) -> None:
     words = ["in.mp4", *map(str, NULL), "-o", "out.mp4", "--conf"]
     assert "is kept:" not in invoke(*words, "0.3").stdout + invoke(*words, "0.4").stdout
     (here / "out.jsonl").unlink()
@@ -169,10 +169,10 @@ def test_output_that_is_a_session_file_is_refused(here: Path, name: str) -> None
     assert run("in.mp4", *NULL, "--run-dir", "o", "-o", f"o/{name}") == 2
     assert not (here / "o").exists()
     run_dir = session(here / "o")
-    before = {name: data for name, data in tree(run_dir).items() if name != LIST}
+    before = {path: data for path, data in tree(run_dir).items() if path != LIST}
     assert run("in.mp4", *NULL, "--run-dir", "o", "-o", f"o/{name}") == 2
     assert run("in.mp4", *NULL, "-o", "o/session.json", "--run-dir", "./o/../o") == 2
-    assert {name: data for name, data in tree(run_dir).items() if name != LIST} == before
+    assert {path: data for path, data in tree(run_dir).items() if path != LIST} == before
 
 
 FOREIGN = "session.json summary.json detections.jsonl error.log source-0.jsonl"
@@ -217,11 +217,11 @@ def test_session_without_its_list_of_files_is_not_replaced(here: Path) -> None:
 
 def test_failed_start_keeps_the_earlier_session(here: Path) -> None:
     run_dir = session(here / "o")
-    before = {name: data for name, data in tree(run_dir).items() if name != LIST}
+    before = {path: data for path, data in tree(run_dir).items() if path != LIST}
     assert run("absent.mp4", *NULL, "--run-dir", "o") == 3
     (here / "text.mp4").write_text("no video")
     assert run("text.mp4", *NULL, "--run-dir", "o") == 3
-    assert {name: data for name, data in tree(run_dir).items() if name != LIST} == before
+    assert {path: data for path, data in tree(run_dir).items() if path != LIST} == before
 
 
 @pytest.mark.slow
@@ -242,8 +242,8 @@ def test_eval_does_not_overwrite_the_detections(here: Path) -> None:
     pytest.importorskip("faster_coco_eval", reason="machine: faster-coco-eval is not installed")
     run_dir = session(here / "r")
     before = tree(run_dir)["detections.jsonl"]
-    scored = ("eval", "labels.json", "--detections", "r/detections.jsonl", "--run-dir", "r")
-    assert run(*scored) in (2, 3)  # 3: eval sees first that the detections are of another clip
+    words = ("eval", "labels.json", "--detections", "r/detections.jsonl", "--run-dir", "r")
+    assert run(*words) in (2, 3)  # 3: eval sees first that the detections are of another clip
     assert tree(run_dir)["detections.jsonl"] == before
 
 

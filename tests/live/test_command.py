@@ -66,7 +66,7 @@ def streams_of(process) -> dict[str, dict]:
     return streams
 
 
-def test_run_with_a_missing_camera_counts_the_others(tmp_path, clip):
+def test_run_with_a_missing_camera_still_counts_frames_of_the_others(tmp_path, clip):
     secret = "sw0rdf1sh"
     with rtsp({"door": clip}, login=f"admin:{secret}") as server, http() as web:
         web.fps = 50
@@ -172,7 +172,7 @@ def test_check_reports_all_errors_of_a_list_and_opens_no_camera(tmp_path):
     wrong = [
         "{name: a b, url: 'rtsp://u:${NOT_SET}@127.0.0.1:1/1', rate: fast}",  # three errors
         "{name: c, uri: 'rtsp://127.0.0.1:1/2'}",
-        "{name: d, url: 'rtsp://127.0.0.1:1/3', classes: [persn]}",  # found if all else is valid
+        "{name: d, url: 'rtsp://127.0.0.1:1/3', classes: [persn]}",  # reported only without others
     ]
     more = ["{name: D, url: 'rtsp://127.0.0.1:1/4'}, {url: '0', classes: [dog], tiles: big}"]
     more_options = ["--webhook", "localhost:9000", "--mqtt", "localhost/dv", "--serve", "0.0.0.0:0"]

@@ -58,8 +58,8 @@ FULL = FullCores().measure()
 
 @dataclass
 class FakeStream:
-    """A stream of 25 FPS. ``play`` lets whole groups arrive. From each group, the loop takes at
-    most ``taken`` of the decoded pictures."""
+    """A stream of 25 FPS. ``play`` lets whole groups arrive. The loop takes at most ``takes``
+    decoded pictures of each group. ``taken``: number of all taken pictures."""
 
     gop: int = 25
     load: LoadShares = FULL
@@ -73,12 +73,12 @@ class FakeStream:
     def __post_init__(self) -> None:
         self.shedding = Shedding(lambda: self.taken, lambda: self.load, lambda: self.needed)
 
-    def play(self, groups: int, taken: int, gop: int | None = None) -> FakeStream:
+    def play(self, groups: int, takes: int, gop: int | None = None) -> FakeStream:
         for _ in range(groups):
-            self.add_group(taken, gop or self.gop)
+            self.add_group(takes, gop or self.gop)
         return self
 
-    def add_group(self, taken: int, gop: int) -> None:
+    def add_group(self, takes: int, gop: int) -> None:
         decoded = 0
         for place in range(gop):
             self.shedding.arrive(self.arrived * 40 * MS, place == 0)
@@ -90,7 +90,7 @@ class FakeStream:
                 decoded += 1
             if self.shedding.is_exhausted():
                 self.shedding.cut()
-        self.taken += min(taken, decoded)
+        self.taken += min(takes, decoded)
         self.decoded.append(decoded)
         self.limits.append(self.shedding.limit)
 
@@ -103,23 +103,23 @@ class FakeStream:
         return self.shedding.limit
 
 
-def start_shedding(taken: int = 1, **more: Any) -> FakeStream:
-    stream = FakeStream(**more).play(REGULAR + 4, taken)
+def start_shedding(takes: int = 1, **more: Any) -> FakeStream:
+    stream = FakeStream(**more).play(REGULAR + 4, takes)
     assert stream.limit is not None
     return stream
 
 
 class TestStart:
     def test_decodes_three_times_as_many_pictures_as_are_taken(self) -> None:
-        stream = start_shedding(taken=4)
+        stream = start_shedding(takes=4)
         assert stream.limit == 4 * MARGIN
         assert stream.decoded[-1] == 4 * MARGIN
 
     def test_decodes_a_few_if_none_is_taken(self) -> None:
-        assert start_shedding(taken=0).decoded[-1] == LEAST
+        assert start_shedding(takes=0).decoded[-1] == LEAST
 
     @pytest.mark.parametrize(
-        ("taken", "more"),
+        ("takes", "more"),
         [
             (25, {}),  # the machine keeps up
             (5, {}),  # a fifth of the pictures is taken
@@ -131,12 +131,12 @@ class TestStart:
             (0, {"gop": 10_000}),  # no second key frame ever comes
         ],
     )
-    def test_does_not_start(self, taken: int, more: dict[str, Any]) -> None:
-        stream = FakeStream(**more).play(2 if more.get("gop") == 10_000 else 40, taken)
+    def test_does_not_start(self, takes: int, more: dict[str, Any]) -> None:
+        stream = FakeStream(**more).play(2 if more.get("gop") == 10_000 else 40, takes)
         assert set(stream.limits) == {None}
         assert stream.decoded == [stream.gop] * len(stream.decoded)
 
-    def test_does_not_start_after_single_bad_sections(self) -> None:
+    def test_does_not_start_after_isolated_bad_sections(self) -> None:
         stream = FakeStream().play(20, 25)
         for _ in range(5):
             stream.play(1, 0).play(2, 25)
@@ -161,11 +161,11 @@ class TestStart:
 
 class TestAdjustment:
     def test_limit_stays_if_a_third_of_the_pictures_is_taken(self) -> None:
-        stream = start_shedding(taken=3).play(50, 3)
+        stream = start_shedding(takes=3).play(50, 3)
         assert set(stream.limits[-50:]) == {3 * MARGIN}
 
     def test_limit_falls_if_fewer_pictures_are_taken(self) -> None:
-        stream = start_shedding(taken=4).play(10, 1)
+        stream = start_shedding(takes=4).play(10, 1)
         assert stream.limit == MARGIN
         assert stream.limits[-10:] == sorted(stream.limits[-10:], reverse=True)
 
@@ -178,7 +178,7 @@ class TestAdjustment:
         assert rising == sorted(rising)
 
     def test_ends_if_the_cores_are_idle(self) -> None:
-        stream = start_shedding(taken=1)
+        stream = start_shedding(takes=1)
         stream.load = replace(FULL, busy=0.5)
         assert stream.play(12, 1).limit is None
 
@@ -194,7 +194,7 @@ class TestAdjustment:
         assert stream.play(2, 1).limit is None
 
     def test_ends_if_key_frames_stop(self) -> None:
-        """Without key frames (intra refresh), the queue drops only the first 400 packets."""
+        """If no key frame comes (intra refresh), the queue drops 400 packets, but not the rest."""
         stream = start_shedding()
         assert stream.shedding.is_exhausted()
         assert stream.shedding.admits(Stamp(stream.arrived + 400, 1, 0, 0.0), False)
@@ -253,7 +253,7 @@ class TestCpuLoad:
         cpu_load.add(200 * MS)
         assert cpu_load.measure() == LoadShares(busy=0.8, decoding=0.25)
         now.wall, now.own = 1500, 1500
-        assert cpu_load.measure() == LoadShares(busy=0.8, decoding=0.25), "no second has passed"
+        assert cpu_load.measure() == LoadShares(busy=0.8, decoding=0.25), "less than 1 s has passed"
         now.wall = 2000
         assert cpu_load.measure() == LoadShares(busy=0.35, decoding=0.0)
 
@@ -313,7 +313,7 @@ def play_all(feed: ClipFeed) -> dict[str, int]:
     feed.start()
     try:
         wait_for(lambda: feed.facts().received == PICTURES)
-        wait_for(lambda: len(feed.shown) + _count_undecoded(feed) == PICTURES)
+        wait_for(lambda: len(feed.shown) + _count_missing(feed) == PICTURES)
         assert feed.facts().since_ns == feed.shown[0][0].arrival.arrived_ns
     finally:
         assert feed.stop(PATIENCE_S)
@@ -322,7 +322,7 @@ def play_all(feed: ClipFeed) -> dict[str, int]:
     return dict(facts.dropped)
 
 
-def _count_undecoded(feed: ClipFeed) -> int:
+def _count_missing(feed: ClipFeed) -> int:
     return sum(feed.facts().dropped.get(why, 0) for why in (UNDECODED, CORRUPT, NO_KEY))
 
 
@@ -345,7 +345,7 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_pictures_decoded_after_a_skipped_group_are_intact(
     clips: dict[str, Path], kind: str
 ) -> None:
-    """Each picture has the number that belongs to its time, also after a skipped group."""
+    """The number drawn into a picture belongs to its pts, also after a skipped group."""
     feed, arrivals = ClipFeed(clips[kind]), dict[int, int]()
     ignore: Any = lambda *_: None  # noqa: E731
     packet: Any = lambda packet, arrived_ns, _: arrivals.update({packet.pts: arrived_ns})  # noqa: E731
@@ -399,6 +399,6 @@ def test_only_cameras_on_the_network_shed_load() -> None:
     assert not LoopedFeed(camera, Terms(), status=Status(0)).may_shed
 
 
-def test_every_drop_reason_has_a_text_and_a_meaning_for_the_capacity() -> None:
+def test_every_drop_reason_has_a_text_and_is_either_no_time_or_not_wanted() -> None:
     assert set(DROPPED) == set(REASONS)
     assert sorted((*NO_TIME, *NOT_WANTED)) == sorted(REASONS)

@@ -77,7 +77,7 @@ def test_closing_the_generator_ends_a_wait():
     assert "detect-video reader" not in names
 
 
-def test_wait_for_a_camera_is_in_the_ledger():
+def test_wait_for_a_camera_is_counted_in_the_readers_time():
     timeline = Timeline(nvtx=False)
 
     def arrive(track, index, row):
@@ -135,7 +135,7 @@ def test_arrival_records_its_moments_in_order(loop):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_frame_is_passed_to_the_hooks_keep_and_wanted(loop):
+def test_keep_hook_and_wanted_hook_receive_each_frame(loop):
     drawn = []
 
     def keep(frame, detections):

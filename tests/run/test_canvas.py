@@ -96,7 +96,7 @@ def input_of(result: RunResult) -> tuple[int, int]:
         (1080, 1920, (416, 256)),  # 9:16, a portrait video
         (1024, 1024, (320, 320)),
         (1000, 1001, (320, 320)),
-        (1500, 1000, (256, 384)),  # 3:2: a larger canvas would not enlarge the picture
+        (1500, 1000, (256, 384)),  # 3:2 exactly; more area would only be padding
         (2560, 1080, (224, 480)),  # 21:9
         (1000, 100, (96, 960)),  # a panorama of 10:1
         (100, 1000, (960, 96)),
@@ -269,7 +269,7 @@ VGA, HD, VGA_UPRIGHT = (640, 480), (1280, 720), (480, 640)
     [
         ([VGA], VGA, False),
         ([HD], None, False),
-        ([None], None, False),  # the run does not wait for an unknown size
+        ([None], None, False),  # the size is not yet known, and the run does not wait
         ([HD, None], None, False),
         ([VGA, VGA, HD], VGA, True),
         ([HD, VGA, HD], None, True),
@@ -304,7 +304,7 @@ def test_looped_files_report_their_size(clips: dict[str, str], tmp_path: Path) -
     ("options", "expected"),
     [({}, (240, 240)), ({"size": "320"}, live.SHAPE), ({"model": "yolov4-tiny"}, None)],
 )
-def test_live_run_loads_the_canvas_of_its_source(
+def test_live_run_loads_the_model_for_the_picture_size_of_its_source(
     clips: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,

@@ -48,15 +48,15 @@ def weights_from_checkpoint(path: Path, cfg: Path) -> Path:
     network = Street(read_layers(cfg))
     network.load_state_dict(state["average"])
     target = path.with_name("street.weights")
-    write_weights(network, target, state["step"])
+    write_weights(network, target, state["step"] * int(state["options"]["batch"]))
     return target
 
 
 def mix(parts: Sequence[tuple[Path, float]], folder: Path, cfg: Path) -> list[Path]:
     """Write the weighted mean of several runs' weights to street.weights and street.f16.
 
-    ``parts``: (checkpoint.pt, .weights or .f16; share). The mean of runs that continue one another
-    is often better than each of them ("Model soups", arXiv 2203.05482).
+    ``parts``: pairs of a file (checkpoint.pt, .weights or .f16) and its share. If each run
+    continues the one before, the mean is often better than each ("Model soups", arXiv 2203.05482).
     """
     total = sum(share for _, share in parts)
     averaged: list[Filter] = []

@@ -179,13 +179,13 @@ def is_evaluation_due(step: int, options: Options) -> bool:
 
 
 def judge_of(labelled: Path, size: tuple[int, int], device: str) -> Judge:
-    """Return a function that evaluates a network on validation pictures that are not held out."""
-    shown = [picture for picture in evaluation.read_validation(labelled) if not picture.held_out]
+    """Return a function that evaluates a network on validation pictures that may guide choices."""
+    pictures = [picture for picture in evaluation.read_validation(labelled) if not picture.held_out]
 
     def judge(network: Street) -> dict[str, Any]:
         network.eval()
         model = as_model(network, size, device)
-        return {"size": size, **evaluation.figures(evaluation.judge_pictures(model, shown))}
+        return {"size": size, **evaluation.figures(evaluation.judge_pictures(model, pictures))}
 
     return judge
 

@@ -1,4 +1,4 @@
-"""Compute the summary of a run, and the shares of the precisions that were executed."""
+"""Compute the summary of a run, and the share of each precision in layers, MACs and bytes."""
 
 from __future__ import annotations
 
@@ -307,5 +307,5 @@ def effect(asked: str, shares: Mapping[str, PrecisionShare] | None) -> str | Non
 
 
 def _percent(share: float) -> str:
-    """Format a share as a percentage, without rounding values just below 1 to 100%."""
+    """Format a share as a percentage. A share below 1 is never rounded up to 100%."""
     return f"{min(share, 0.999):.1%}" if 0.995 <= share < 1 else f"{share:.0%}"

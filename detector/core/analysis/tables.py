@@ -85,7 +85,7 @@ def ledger_table(summary: Summary, frames: int, libraries: bool = False) -> Tabl
     if libraries:
         inside = summary.cpu.stages_include_libraries
         seconds = summary.cpu.library_threads_s if inside else unbooked_cpu_s(summary)
-        where = "in the stages" if inside else "of no stage"
+        where = "counted above" if inside else "in no row above"
         row = {"stage": "libraries", "cpu_ms": seconds * 1e3 / frames, "run_by": where}
         rows.append(EMPTY | row)
     title = f"time per stage over {counted(frames, 'frame')}, ms per frame"
@@ -108,8 +108,8 @@ THREADS = (
     Column("waits", "waited for", value=lambda row: ", ".join(row.waits), out=1),
 )
 THREADS_NOTE = (
-    "busy + waits + preempted + other = wall; preempted: no core between two stages; others: "
-    "another program held the core"
+    "busy + waits + preempted + other = wall; preempted: no core between two stages; "
+    '"no core, others": another program held the core'
 )
 
 

@@ -23,7 +23,7 @@ FEWEST = 10  # medians are over at least this many runs, or over all runs if the
 
 class LayerTimes(NamedTuple):
     """Medians in ms over the ``counted`` fastest runs. ``forward_ms``: a run without the profiler.
-    ``profiled_ms``: a run with it, ``run_sum_ms`` in its layers and ``outside_ms`` outside them."""
+    ``profiled_ms``: one with it; of this, ``run_sum_ms`` is in layers, ``outside_ms`` elsewhere."""
 
     layers: list[LayerExecution]
     forward_ms: float

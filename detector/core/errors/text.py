@@ -71,7 +71,7 @@ def _quote_item(item: str) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return the text on one line, with control characters escaped (``\x1b``)."""
+    r"""Return the text on one line, secrets hidden and control characters escaped (``\x1b``)."""
     return _UNSAFE.sub(_escape, redact(text))
 
 

@@ -178,13 +178,13 @@ def opencv_threads(overlapped: bool) -> Iterator[None]:
     OPENCV_FOR_THREADS_NUM takes precedence."""
     import cv2
 
-    separator = cv2.getNumThreads()
+    before = cv2.getNumThreads()
     if overlapped and usable_cores() <= FEW_CORES and OPENCV_THREADS not in os.environ:
         cv2.setNumThreads(1)
     try:
         yield
     finally:
-        cv2.setNumThreads(separator)
+        cv2.setNumThreads(before)
 
 
 def drawing_threads() -> int:

@@ -52,8 +52,8 @@ def prepare_network(
     """Prepare a network for ``engines.open``.
 
     ``requests``: concurrency -> number of requests. ``one_at_a_time``: run one request at a time
-    with all threads, if the user does not set the concurrency. Raises OutputError, and for an
-    unavailable precision or device UsageError or EngineError.
+    with all threads, if the user does not set the concurrency. Raises OutputError, and
+    also UsageError or EngineError if the precision or device is unavailable.
     """
     runtime = config.runtime
     precision = "fp32" if runtime.precision == "auto" else runtime.precision
@@ -62,14 +62,14 @@ def prepare_network(
         return PreparedNetwork(network, options, (), store.Artefact(str(network.plan), False, ()))
     _refuse_what_cannot_fit(network, engine, options)
     graph_precision = engines.graph_precision_for(engine, precision, runtime.device)
-    own, folder = runtime.engines_dir, store.choose_folder(runtime.engines_dir)
-    notes = tuple(filter(None, [store.why_elsewhere(own)]))
+    given, folder = runtime.engines_dir, store.choose_folder(runtime.engines_dir)
+    notes = tuple(filter(None, [store.why_elsewhere(given)]))
     prepare_in = partial(_prepare_in, network, engine, graph_precision, config, options, progress)
     try:
         prepared = prepare_in(folder)
         return replace(prepared, notes=(*notes, *prepared.notes))
     except OutputError:
-        if own is not None or store.is_writable(folder):
+        if given is not None or store.is_writable(folder):
             raise
     # Built files only make later runs start sooner, so a temporary folder is enough for this run.
     prepared = prepare_in(store.temporary_folder())

@@ -21,7 +21,7 @@ from detector.core.types import Image
 # Signatures of other formats that may have more than 8 bits: PGM, PPM, PAM, PFM, JPEG 2000.
 _MAYBE_DEEP = (b"P2", b"P3", b"P5", b"P6", b"P7", b"Pf", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
 GreySetting = str | GreyRange
-ALL_16_BITS = "its samples of 16 bits are reduced to 8 bits, also in pictures that are written"
+ALL_16_BITS = "its 16-bit samples are reduced to 8 bits, also in output pictures"
 
 
 def decode_deep(data: NDArray[np.uint8], setting: GreySetting) -> tuple[Image | None, str] | None:
@@ -30,7 +30,7 @@ def decode_deep(data: NDArray[np.uint8], setting: GreySetting) -> tuple[Image | 
     if head.startswith(PNG):
         return _decode_png(data, setting) if len(head) > 24 and head[24] > 8 else None
     if head.startswith(_MAYBE_DEEP):
-        return _decode_narrow(data, setting)
+        return _decode_maybe_deep(data, setting)
     tiff = read_tiff(data.tobytes()) if head[:2] in (b"II", b"MM") else None
     return None if tiff is None else _decode_tiff(data, tiff, setting)
 
@@ -44,7 +44,7 @@ def _decode_png(data: NDArray[np.uint8], setting: GreySetting) -> tuple[Image | 
     return image, note or ALL_16_BITS
 
 
-def _decode_narrow(data: NDArray[np.uint8], setting: GreySetting) -> tuple[Image, str] | None:
+def _decode_maybe_deep(data: NDArray[np.uint8], setting: GreySetting) -> tuple[Image, str] | None:
     """Decode a picture and stretch its range; None if cv2's own conversion is right."""
     stored = cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
     if stored is None or stored.dtype.itemsize < 2:

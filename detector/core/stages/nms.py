@@ -107,7 +107,7 @@ def _suppresses(
 
 
 def map_classes(dense: Floats, conf: float, groups: Sequence[Sequence[int]]) -> Candidates:
-    """Return candidates whose classes are mapped before NMS. This is the head of ``eval``.
+    """Return candidates whose classes are mapped before NMS. ``eval`` uses this as the head.
 
     Average precision needs every class of a box. A class may combine several classes of the model
     (vehicle: car, bus, truck, motorcycle); its score is then the highest of theirs. If classes were

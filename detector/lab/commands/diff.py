@@ -31,9 +31,9 @@ def command(
 ) -> None:
     """Compare two saved sessions: RUN_A before, RUN_B after.
 
-    Default: the newest two in runs/. If other programs used more of the cores during one run than
-    during the other, --max-regression checks CPU times, not wall times. If other programs used
-    most cores, the outcome is "not judged" and the exit code is 0 (with --strict: 8).
+    Default: the newest two in runs/. If the load of other programs differed between the runs,
+    --max-regression checks CPU times, not wall times. If that load was more than half of the cores
+    in a run, the outcome is "not judged" and the exit code is 0 (with --strict: 8).
     """
     from detector.core.errors import GateError, UsageError
     from detector.lab.analysis.diff import END_TO_END, diff, judge_gate, list_differences
@@ -70,7 +70,7 @@ def command(
     if outcome == "failed" or (outcome == "not judged" and strict):
         raise GateError(f"gate {outcome}: {run_a} -> {run_b}: {reason}")
     if outcome == "not judged":
-        echo(f"not judged: {reason}; add --strict to fail in this case", err=True)
+        echo(f"not judged: {reason} (exit code 0; with --strict: 8)", err=True)
 
 
 def _share(text: str | None) -> float | None:

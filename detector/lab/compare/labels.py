@@ -1,4 +1,4 @@
-"""Score a comparison's source by its labels, as ``eval`` does. This is a separate pass, since
+"""Score a comparison by the labels of its source, as ``eval`` does. This is a separate pass, since
 average precision needs the low scores that ``--conf`` removes from timed rounds."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ScoredLabels:
-    """Labels to score rows by. ``classes``, ``pictures``, ``boxes``: what was scored so far."""
+    """Labels for the rows of a comparison. ``classes``, ``pictures``, ``boxes``: scored so far."""
 
     dataset: Dataset
     mapping: ClassMap | None
@@ -152,23 +152,22 @@ def _refuse_other_pictures(dataset: Dataset, source: str, paths: Sequence[str]) 
     if dataset.video is not None:
         video = os.path.basename(dataset.video)
         raise SourceError(
-            f"{dataset.path}: labels frames of {video}, but {source} consists of pictures; "
-            "give labels for those pictures"
+            f"{dataset.path}: its labels are for frames of {video}, but {source} consists of "
+            "pictures; give labels for those pictures"
         )
     lookup = Lookup(dataset)
     if all(lookup.by_name(path) is None for path in paths):
         raise SourceError(
             f"{dataset.path}: has no labels for the {counted(len(paths), 'picture')} of {source} "
-            f"that a round reads, first {paths[0]}; give their labels, or raise --frames"
+            f"that a round reads (the first is {paths[0]}); add labels, or raise --frames"
         )
 
 
 def _foreign_labels_error(
     dataset: Dataset, missing: Sequence[LabelledPicture], frames: int | None = None
 ) -> SourceError:
-    length = "" if frames is None else f", which has {frames}"
+    length = "" if frames is None else f", which has {counted(frames, 'frame')}"
     return SourceError(
-        f"{dataset.path}: {len(missing)} of its frames are not in "
-        f"{dataset.video or 'the pictures'}{length}, first {missing[0].name}; do the labels "
-        "belong to another clip?"
+        f"{dataset.path}: {len(missing)} of its frames (the first is {missing[0].name}) are not in "
+        f"{dataset.video or 'the pictures'}{length}; do the labels belong to another clip?"
     )

@@ -128,8 +128,8 @@ def bind(mapping: ClassMap | None, model: Sequence[str], labels: Sequence[str]) 
             lacking.setdefault("labels do" if of_model else "model does", []).append(target)
     if not groups:
         raise UsageError(
-            f"{mapping.path}: has no class of both the model ({_shorten(model)}) and the labels "
-            f"({_shorten(labels)}); write a mapping of your own: {EXAMPLE}"
+            f"{mapping.path}: none of its classes is in both the model ({_shorten(model)}) and the "
+            f"labels ({_shorten(labels)}); write a mapping of your own: {EXAMPLE}"
         )
     targets = tuple(groups)
     return ClassPairs(
@@ -177,7 +177,7 @@ def _bind_by_name(model: Sequence[str], labels: Sequence[str]) -> ClassPairs:
     absent = [name for name in dict.fromkeys(labels) if name not in targets]
     notes = [f"not scored, since only the labels have it: {', '.join(absent)}"] if absent else []
     if absent and (fitting := _suggest_mapping(model, absent)) != "FILE":
-        notes[0] += f"; --mapping {fitting} also scores other names for the same class"
+        notes[0] += f"; add --mapping {fitting} to also score classes that differ in name"
     return ClassPairs(
         targets,
         tuple(_find_ids(model, (name,)) for name in targets),

@@ -23,10 +23,10 @@ def watch_gpu(occasion: Occasion) -> DeviceFacts:
     try:
         import torch
     except ImportError:
-        raise NotHereError("torch.profiler records kernels, but torch is not installed") from None
+        raise NotHereError("recording kernels needs torch, which is not installed") from None
     if not torch.cuda.is_available():
         raise NotHereError(
-            f"torch.profiler records kernels, but torch {torch.__version__} has no CUDA here"
+            f"recording kernels needs CUDA, which torch {torch.__version__} does not have here"
         )
     profiler, plain, profiled = record_batches(machine, batches, BATCHES)
     kernels: list[Interval] = []

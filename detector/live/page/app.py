@@ -270,7 +270,7 @@ class Page:
             raise HttpError(415, "send lines and zones as application/json or application/yaml")
         camera, drawing = self._camera(request), (await request.body()).decode("utf-8", "replace")
         if self.controls is None:
-            raise HttpError(409, "this run reads files; only runs of cameras can change lines")
+            raise HttpError(409, "this run reads files; only cameras can get new lines or zones")
         changes = await self._call_run(422, self.controls.draw, camera, drawing)
         return _json(documents.ChangeDocument(1, camera, *changes), 202)
 

@@ -1,4 +1,4 @@
-"""Encodes with x264 without look-ahead: if the process is killed, the encoder holds no picture."""
+"""Encodes with x264 without look-ahead, so that no picture waits inside and is lost by a kill."""
 
 from __future__ import annotations
 

@@ -103,12 +103,12 @@ def test_library_and_our_evaluator_agree_at_iou_50(seed):
     figures = accuracy(truths, detections, NAMES)
     for class_id, name in enumerate(NAMES):
         rows = []
-        for truth, found_boxes in zip(truths, detections, strict=True):
+        for truth, found in zip(truths, detections, strict=True):
             if truth.labelled is not None and class_id not in truth.labelled:
                 continue
-            mine, hits = truth.class_ids == class_id, found_boxes.class_ids == class_id
-            held = matching.Truth(truth.boxes[mine], truth.ignored[mine], truth.crowd[mine])
-            rows.append(matching.judge(found_boxes.boxes[hits], found_boxes.scores[hits], held))
+            mine, ours = truth.class_ids == class_id, found.class_ids == class_id
+            wanted = matching.Truth(truth.boxes[mine], truth.ignored[mine], truth.crowd[mine])
+            rows.append(matching.judge(found.boxes[ours], found.scores[ours], wanted))
         of_class = figures.per_class[name]
         assert of_class.ap50 == pytest.approx(ap.average_precision(rows), abs=1e-9)
         assert of_class.boxes == sum(row.wanted for row in rows) > 20

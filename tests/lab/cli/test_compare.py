@@ -250,7 +250,7 @@ def late(document):
         (
             another_clip,
             3,
-            ["1 of its frames are not in", "which has 250, first street.mp4#5", "another clip"],
+            ["1 of its frames (the first is street.mp4#5", "which has 250 frames", "another clip"],
         ),
         (other_classes, 2, ["have no name in common", "--mapping"]),
         (pictures, 3, ["has no frame_index"]),
@@ -287,7 +287,7 @@ def test_labels_of_other_pictures_are_refused(tmp_path):
     samples.picture(tmp_path / "others" / "z.jpg", 64, 48)
     for path, *words in (
         (labels, "no labels for the 1 picture of others", "z.jpg"),
-        (LABELS, "labels frames of street.mp4", "others"),
+        (LABELS, "labels are for frames of street.mp4", "others"),
     ):
         command = ("compare", "others", "--engine", "null", "--labels", path)
         assert_one_line_error(detect_video(*command, cwd=tmp_path), 3, *words)

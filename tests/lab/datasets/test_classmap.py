@@ -47,7 +47,7 @@ def test_classes_are_matched_by_name_without_a_mapping():
     assert (bound.targets, bound.groups) == (("person", "car"), ((0,), (2,)))
     assert bound.label_ids == {0: 0, 1: 1}
     (note,) = bound.notes
-    assert ": motorcycle, bike, cow; --mapping coco also" in note
+    assert ": motorcycle, bike, cow; add --mapping coco to" in note
 
 
 def test_mapping_named_coco_matches_the_names_of_darknet():
@@ -72,7 +72,7 @@ def test_class_that_only_the_model_or_the_labels_have_is_not_scored(tmp_path):
         ("classes: {vehicle: [cra]}", "classes.vehicle names 'cra', which neither the model"),
         ("classes: {vehicle: [cra]}", "did you mean 'car'?"),
         ("classes: {vehicle: [car]}\nignore: {vehicle: [zebra]}", "write (zebra)"),
-        ("classes: {zebra: [(zebra)]}", "has no class of both the model"),
+        ("classes: {zebra: [(zebra)]}", "none of its classes is in both the model"),
         ("classes: {a: [car], b: [car]}", "'car' is in classes.a and in classes.b; keep one"),
         ("classes: {car: [truck], b: [car]}", "'car' is in classes.car and in classes.b"),
         ("classes: {a: [car]}\nignore: {b: [bus]}", "ignore.b: no such class; classes are a"),

@@ -95,7 +95,7 @@ def test_noise_and_low_agreement_are_mentioned_below_the_table():
     assert "agreement 0.800 is below the --budget of 0.95" in " ".join(text.split())
 
 
-def test_budget_of_the_user_is_kept_and_the_engine_that_auto_chose_has_a_reason(monkeypatch):
+def test_users_budget_is_kept_and_the_reason_for_the_automatic_engine_is_printed(monkeypatch):
     def choose(config, picture):
         packaged = replace(config.calibration, budget=0.99)
         return EngineChoice(replace(config, calibration=packaged), "measured 1.6x as fast")

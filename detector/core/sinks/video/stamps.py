@@ -9,8 +9,8 @@ from fractions import Fraction
 class Stamps:
     """Converts each frame's pts in the source to its pts in the output, in ticks of ``time_base``.
 
-    If a pts is not later than the previous one, or more than ``longest_gap_s`` later, its frame is
-    written when the nominal duration of the previous frame ends (counted in ``replaced``).
+    If a pts is not later than the previous one, or more than ``longest_gap_s`` later, it is
+    replaced by the end of the previous frame's nominal duration (counted in ``replaced``).
 
     ``reach``: the most ticks that ``reach_frames`` consecutive frames may span. If they would span
     more, the last pause is cut, so that they span 3/4 of ``reach`` (counted in ``shortened``).

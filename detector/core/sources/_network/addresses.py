@@ -12,7 +12,7 @@ from detector.core.errors.addresses import Address
 from detector.core.errors.secrets import HIDDEN
 from detector.core.sources._addresses import STORES
 
-# Never use fflags=nobuffer, which discards the packets that probing has read, thus a key frame.
+# Never use fflags=nobuffer: it discards what probing has read, and with that the first key frame.
 FAST = {"probesize": "32", "analyzeduration": "0"}
 # For streams without a header: probe at most a second or half a megabyte.
 SHORT = {"probesize": "500000", "analyzeduration": "1000000"}

@@ -1,6 +1,6 @@
 """Read one part of a file, for runs that share a file. Frames keep their numbers and times in the
-whole file. The reader of a part also decodes the next part's first frame, so that we can compare
-that picture with what the next part's reader decodes."""
+whole file. A part's reader also decodes the next part's first frame. We compare this picture with
+the one that the next part's reader decodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Stretch:
 
 
 class PartSource(Source):
-    """``first_digest``: hash of the part's first frame. ``behind_digest``: of the next one's."""
+    """``first_digest``, ``behind_digest``: hashes of the first frames of this and the next part."""
 
     def __init__(self, source: Source, stretch: Stretch) -> None:
         """``source`` must not have been read. Raises SourceError if the part has no frames."""

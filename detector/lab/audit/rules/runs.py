@@ -20,7 +20,7 @@ _rule = partial(rule, over="run")
 @_rule(
     "error",
     "no layer ran in the requested precision",
-    "name the row after the precision that ran, or choose an engine for the requested one (doctor)",
+    "report the precision that ran, or find an engine for the requested precision with doctor",
 )
 def run_precision_not_executed(run: Summary) -> Iterator[Hit]:
     if run.precision_effect:

@@ -141,8 +141,8 @@ def describe_moments(facts: MomentsFacts) -> list[str]:
 HOW = How(
     "why",
     "why frames were slow",
-    "Each slow frame is traced to the call that delayed it. A cause is named if it explains "
-    "at least half of the call's excess, which is its time minus its stage's median.",
+    "Each slow frame is traced to the call that delayed it. The call's excess is its time minus "
+    "the median of its stage. A cause is named if it explains at least half of that excess.",
     "Why a frame was slow",
 )
 PARTS = (

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from detector.core.models.formats.darknet.weights import Filter
 
 SUFFIXES = (".cfg",)
-HASHED_BYTES = 4 << 20  # limit on hashed bytes: of a cfg, or of what follows the needed weights
+HASHED_BYTES = 4 << 20  # most bytes hashed of a cfg, and of a file after the needed weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def read(request: ModelRequest) -> Network:
         return DarknetGraph(parse(), _load_weights(request, parse()), path.stem, batch).model()
 
     cfg_digest = _digest(path, HASHED_BYTES)
-    key = [cfg_digest.hex(), request.size, batch, raised(1)]  # raised(1): how far limits are raised
+    key = [cfg_digest.hex(), request.size, batch, raised(1)]  # raised(1): the limits' factor
     stored = None if request.graphs is None else request.graphs.find_description(path.stem, key)
     warnings: list[str] = []
     try:
