@@ -126,7 +126,7 @@ def _read_head(response: BaseHTTPResponse, start: int) -> Answer:
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
         if start and response.status == 206:
             raise ConnectionError(
-                "the server compressed a part of a file; it must send it as stored"
+                "the server compressed a part of a file; it must send parts as stored"
             )
         return Answer(response, 0, None, False)  # the stated lengths count compressed bytes
     length = _read_length(response)

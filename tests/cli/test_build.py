@@ -85,7 +85,7 @@ def test_range_of_batches_needs_an_engine_that_supports_it(tmp_path):
     ("change", "line"),
     [
         (("--engine-options", "alloy=tin"), "does not fit: own {} is now {'alloy': 'tin'}"),
-        (None, "its content does not match its manifest, not used; built again"),
+        (None, "not used: its content does not match its manifest; built again"),
     ],
 )
 def test_stale_or_corrupt_file_is_reported_and_rebuilt(tmp_path, change, line):

@@ -21,7 +21,7 @@ def test_engine_names_do_not_include_helper_modules():
     assert not {"base", "ort_graph", "tensorrt_parts", "torch_graph"} & set(engines.names())
 
 
-ORT = "onnxruntime, the default on a CPU, is installed"
+ORT = "onnxruntime is installed; it is the default on a CPU"
 
 
 @pytest.mark.parametrize(

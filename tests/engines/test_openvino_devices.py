@@ -131,7 +131,7 @@ def test_compiled_model_is_kept_and_reused_unless_changed(gpu, prepare, monkeypa
 def test_error_for_an_unloadable_model_contains_its_path_and_the_remedy(gpu, prepare):
     ready = prepare()
     Path(ready.artefact.path).write_bytes(b"not a model")  # changed after its content was checked
-    with pytest.raises(EngineError, match=r"failed to load .*\.blob.* cache=0: ") as caught:
+    with pytest.raises(EngineError, match=r"failed to load .*\.blob.* cache=0\): ") as caught:
         engines.open("openvino", ready.network, ready.options)
     assert "Exception from" not in str(caught.value)
 
@@ -206,7 +206,7 @@ def test_executed_type_is_read_from_the_compiled_model(precision, hint, actual, 
     target = devices.Target("gpu:1", "GPU.1", "GPU.1", "Arc")
     compilation = compiling.Compilation(SimpleNamespace(details={}), target, hint, set(), 2, 1)
     first, *rest = compiling.notes_of(model, compilation, precision)
-    assert first.endswith("GPU.1 runs on GPU.1, Arc")
+    assert first.endswith("GPU.1 runs on GPU.1; GPU.1 is Arc")
     assert [bool(engines.re.search(note, line)) for line in rest] == [True] * (note != "")
 
 
@@ -228,7 +228,7 @@ def test_error_for_a_missing_device_says_what_to_install(tmp_path, monkeypatch, 
         path.mkdir(parents=True)
     file.touch()
     (link / "device").symlink_to(place)
-    assert f"finds no driver for it; install {about.packages}" in hardware.why_missing(kind)
+    assert f"driver for it; install or update {about.packages}" in hardware.why_missing(kind)
     assert f"--device {kind}" in devices.unused_device()
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert f"no permission for {file}; add your account to its group" in hardware.why_missing(kind)

@@ -143,7 +143,8 @@ harmed = pytest.mark.parametrize("harm", HARM, ids=lambda harm: harm.__name__)
 
 def named(harm: Callable[[Path], None], notes: tuple[str, ...]) -> bool:
     (line,) = notes
-    assert line.endswith(", not used; built again")
+    assert ": not used: " in line
+    assert line.endswith("; built again")
     return any(words in line for words in HARM[harm].split("|")) and "\n" not in line
 
 
@@ -409,7 +410,7 @@ def test_key_that_cannot_be_stored_safely_gives_a_note(folder, cache):
     cache.chmod(0o777)
     rebuilt = built(folder)
     (line,) = rebuilt.notes
-    assert line.startswith(f"{cache / proof.KEY}: the key")
+    assert line.startswith(f"{cache / proof.KEY}: cannot store the key")
     assert list(cache.iterdir()) == []
     assert built(folder) == (rebuilt.path, False, ())  # this process still knows what it built
 

@@ -652,7 +652,7 @@ WRONG = {
     WHOLE.replace("columns: 2-5", "columns: last 9"): "columns last 9: there are only 6",
     WHOLE.replace("column: 0", "column: -5"): "`$.outputs.classes.column`",
     WHOLE.replace("columns: 2-5", "columns: x"): "columns: x: write 0-3",
-    WHOLE.replace("tensor: output0, columns: 2-5", "tensor: boxes"): "has no output boxes",
+    WHOLE.replace("tensor: output0, columns: 2-5", "tensor: boxes"): "has no output named boxes",
     WHOLE.replace("pad: [1, 2, 3]", "pad: 256"): "input.pad: 256 is not 0 to 255",
     WHOLE.replace("scale: 1,", "scale: 1, deviation: [0, 1, 1],"): "would divide by zero",
 }

@@ -226,13 +226,13 @@ def test_boxes_from_priors_equal_plain_arithmetic(tmp_path, case):
     ("old", "new", "message"),
     [
         ("[box8, box16]", "[box8]", "1 levels, but 2 strides"),
-        ("anchors: 3", "sizes: [[1]]", "sizes is a list for each stride"),
-        ("[box8, box16]", "[box8, box9]", "no output box9"),
+        ("anchors: 3", "sizes: [[1]]", "'sizes' must be a list of numbers"),
+        ("[box8, box16]", "[box8, box9]", "no output named box9"),
         ("[box8, box16]", "[box8, score16]", "different numbers of columns"),
         ("strides: [8, 16]", "strides: [8, 32]", "8, 32 make 204 boxes, but there are 240 rows"),
         ("anchors: 3", "anchors: 5", "does not hold 5 anchors"),
-        ("{levels: [box8, box16]}", "{}", "either tensor"),
-        ("levels: [box8", "tensor: box8, levels: [box8", "either tensor"),
+        ("{levels: [box8, box16]}", "{}", "give 'tensor'"),
+        ("levels: [box8", "tensor: box8, levels: [box8", "give 'tensor'"),
         ("  cells: {kind: distances, strides: [8, 16], anchors: 3}\n", "", "needs outputs.cells"),
     ],
 )

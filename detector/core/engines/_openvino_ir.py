@@ -165,7 +165,7 @@ def _evidence(request: ModelRequest, described: tuple[int, int] | None) -> IrEvi
     keep("the weights file", weights)
     if not weights.is_file():
         raise ModelError(
-            f"{path}: its weights, {weights.name}, are not next to it; put that file there too"
+            f"{path}: its weights, {weights.name}, are not in the same folder; put that file there"
         )
     load_library("openvino")
     import openvino
@@ -265,14 +265,14 @@ def _entry(path: Path, model: Any) -> _IrInput:
     listed = ", ".join(_describe(port) for port in ports) or "none"
     if len(ports) != 1:
         raise ModelError(
-            f"{path}: has {counted(len(ports), 'input')}: {listed}; expected one, the picture; "
-            "export it with the others made constant"
+            f"{path}: has {counted(len(ports), 'input')}: {listed}; expected the picture "
+            "as the only input; export the model with all other inputs as constants"
         )
     kind, dims = ports[0].get_element_type().get_type_name(), _dims(ports[0])
     if len(dims) != 4 or 3 not in (dims[1], dims[3]) or kind not in (*FLOATS, "u8"):
         raise ModelError(
-            f"{path}: its input is {listed}; expected pictures, float or u8, [batch, 3, height, "
-            "width] or [batch, height, width, 3]"
+            f"{path}: its input is {listed}; expected pictures of type float or u8 and shape "
+            "[batch, 3, height, width] or [batch, height, width, 3]"
         )
     return _IrInput(kind, dims, dims[1] == 3, listed)
 
@@ -292,7 +292,7 @@ def _size(
     if (chosen := size or stated) is None:
         raise ModelError(
             f"{path}: its input is {entry.text}, and the file does not give its training size; "
-            "give it: --size 640 (or WIDTHxHEIGHT)"
+            "give that size: --size 640 (or WIDTHxHEIGHT)"
         )
     if any(side not in (-1, asked) for side, asked in zip(own, chosen, strict=True)):
         raise ModelError(

@@ -65,6 +65,6 @@ def suggest_library(device: str = "auto") -> str | None:
     candidates = [engines.find(name) for name in names]
     for engine in candidates:
         if on_cpu and platform.machine() == "x86_64" and _is_missing(engine.name):
-            return f"{engine.library} is not installed: {engine.gain}; {engine.install}"
+            return f"{engine.library} is not installed; {engine.gain}; to get it: {engine.install}"
     unused = (engine.unused_device() for engine in candidates if device == "auto")
     return next(filter(None, unused), None)

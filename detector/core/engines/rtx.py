@@ -21,7 +21,7 @@ class RtxEngine(TrtEngine):
     auto = (0, "")
     own_options: ClassVar[Mapping[str, str]] = {
         **{name: TrtEngine.own_options[name] for name in SHARED},
-        "targets": "compute capabilities to build for, as 8.6+12.0; default: any from 8.0 on",
+        "targets": "compute capabilities to build for, such as 8.6+12.0; default: all from 8.0 on",
         "graphs": "1 or 0: run the network as a CUDA graph or not; default: the faster one",
     }
     artefact = PlanBuilder("rtx")

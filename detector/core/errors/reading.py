@@ -85,7 +85,7 @@ def check_regular(path: str | Path, what: str, error: type[DetectVideoError]) ->
         return
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
-        raise error(f"{path}: is {kind}, not {what}; save it to a file and give that")
+        raise error(f"{path}: is {kind}, not {what}; give a regular file instead")
 
 
 def _read(file: int, limit: int) -> bytes | None:

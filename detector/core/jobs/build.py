@@ -46,7 +46,7 @@ def build(config: Config, batches: tuple[int, int], progress: BuildProgress) -> 
     seconds = time.perf_counter() - start
     facts = _describe_build(network, ready)
     if reason := engines.why_absent(engine):
-        facts["notes"].append(f"this machine cannot run it: {reason}")
+        facts["notes"].append(f"this machine cannot run the built file: {reason}")
     return {
         "schema": 1,
         "engine": engine,
@@ -67,8 +67,8 @@ def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
     graph_precision = engines.graph_precision_for(runtime.engine, runtime.precision, runtime.device)
     if graph_precision != runtime.precision:
         raise UsageError(
-            f"--precision {runtime.precision}: the ONNX file serves every precision, and engine "
-            f"{runtime.engine} converts it when it runs; omit --precision"
+            f"--precision {runtime.precision}: the ONNX file serves every precision, since engine "
+            f"{runtime.engine} converts the graph in each run; omit --precision"
         )
     network = _open_with_graph(config)
     folder = store.choose_folder(runtime.engines_dir)
@@ -76,7 +76,7 @@ def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
     target = Path(output) if output else Path(f"{store.stem(graph)}.onnx")
     refuse_kept(target)
     building.refuse_beyond_one_message(
-        graph, "the export would have to be one file", "run it directly; it needs no built file"
+        graph, "the export would have to be one file", "run the model directly, without export"
     )
     write_description(graph)
     _check_graph(graph)
@@ -122,8 +122,8 @@ def _with_engine(config: Config, batches: tuple[int, int]) -> Config:
         if engine not in able:
             capable = " or ".join(able) or "trt"
             raise UsageError(
-                f"--batch {_range_text(batches)}: a range needs engine {capable}; {engine} builds "
-                "one batch per file"
+                f"--batch {_range_text(batches)}: a range needs engine {capable}; engine {engine} "
+                "builds one batch per file"
             )
         own = (
             *(own or ()),

@@ -106,7 +106,7 @@ def _count(network: Network, entry: KnownModel | None) -> dict[str, Any]:
         "sha256": network.sha256 if network.random_seed is None else None,
         "notes": [
             *([] if network.random_seed is not None else network.warnings),
-            *([] if counted else ["it contains no graph, so nothing was counted"]),
+            *([] if counted else ["the model file contains no graph, so nothing was counted"]),
         ],
     }
 

@@ -97,12 +97,12 @@ def absent_model(model: str | Path) -> ModelError:
     path = Path(model)
     if path.suffix in (".pt", "") and NEWER.match(path.stem):
         return ModelError(
-            f"{model}: no such file. YOLOv8 and newer run as ONNX: "
-            f"yolo export model={path.stem}.pt format=onnx, then --model {path.stem}.onnx"
+            f"{model}: no such file. YOLOv8 and newer run as ONNX; give --model {path.stem}.onnx; "
+            f"to write this file, run: yolo export model={path.stem}.pt format=onnx"
         )
     name = f"the known name {path.stem}" if path.stem in known() else "a known name"
     return ModelError(
-        f"{model}: no such file; give the path of a model file, or {name} (detect-video models)"
+        f"{model}: no such file; give the path of a model file, or {name} (see detect-video models)"
     )
 
 
@@ -116,13 +116,13 @@ def known_model(name: str) -> KnownModel:
             raise absent_model(name)
         nearest = difflib.get_close_matches(name, known(), 1)
         cure = (
-            f"did you mean {nearest[0]}? detect-video models lists all names"
+            f"did you mean {nearest[0]}? To list all names, run: detect-video models"
             if nearest
             else "give the path of a model file, or a known name (detect-video models)"
         )
         if "," in name:
             cure = (
-                "only one model runs at a time; detect-video compare --model A,B compares several"
+                "only one model runs at a time; for several, run: detect-video compare --model A,B"
             )
         raise ModelError(f"unknown model {name!r}: no such file; {cure}")
     path = folder() / "models" / f"{name}.yaml"
@@ -130,7 +130,7 @@ def known_model(name: str) -> KnownModel:
     cfg = _find_file(path, values, "darknet", "cfg")
     stored = cache() / str(values["file"]) if "file" in values else None
     if cfg is None and stored is None:
-        raise ModelError(f"{path}: lacks the key 'cfg', or 'file'")
+        raise ModelError(f"{path}: needs the key 'cfg' or the key 'file'")
     weights = _find_file(path, values, "weights", "weights")
     if cfg is not None and stored is not None:
         weights = stored if stored.is_file() else None

@@ -35,6 +35,7 @@ COLUMNS = re.compile(
 )
 SIDES = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,3})")
 ColumnNumber = Annotated[int, Meta(ge=0)]  # 0: the first column
+TEMPLATE = "for a template, run: detect-video models describe X.onnx"
 NUMBER = re.compile(r"([0-9.eE+-]+)(?:\s*/\s*([0-9.eE+-]+))?")
 # Lists of names for descriptions. COCO numbers its 80 classes from 1 to 90. Networks with these
 # numbers also have columns for the ten unused numbers (coco-90), and often for 0 (coco-91).
@@ -182,11 +183,11 @@ def read_description(path: Path) -> Description:
     keep("the model's description", path)
     values = parse_yaml(read_text(path, "a description", error=ModelError), path, ModelError)
     if not isinstance(values, dict):
-        raise ModelError(f"{path}: holds no keys; to begin: detect-video models describe X.onnx")
+        raise ModelError(f"{path}: holds no keys; {TEMPLATE}")
     try:
         description = msgspec.convert(values, Description, strict=True)
     except msgspec.ValidationError as exc:
-        raise ModelError(f"{path}: {exc}; template: detect-video models describe X.onnx") from exc
+        raise ModelError(f"{path}: {exc}; {TEMPLATE}") from exc
     _check(path, description)
     return description
 
@@ -215,7 +216,7 @@ def _check(path: Path, description: Description) -> None:
     for part in (outputs.boxes.columns, outputs.scores.columns):
         if part is not None and COLUMNS.fullmatch(str(part)) is None:
             raise ModelError(
-                f"{path}: columns: {part}: write 0-3, 4- (to the last), 4, 'last 32', 'but last 32'"
+                f"{path}: columns: {part}: write 0-3, 4- (to the last), 4, 'last 9' or 'but last 9'"
             )
     _check_cells(path, outputs)
     if outputs.classes is not None and outputs.scores.background == "last":
@@ -229,23 +230,23 @@ def _check(path: Path, description: Description) -> None:
             "detections have one score each, so write 'probabilities' or 'logits'"
         )
     if outputs.boxes.of == "picture" and outputs.boxes.unit == "pixels":
-        raise ModelError(f"{path}: outputs.boxes.of: picture needs unit: fraction")
+        raise ModelError(f"{path}: outputs.boxes.of: 'picture' needs 'unit: fraction'")
 
 
 def _check_cells(path: Path, outputs: OutputsDescription) -> None:
     cells = outputs.cells
     if cells is not None and not cells_fit(cells.of(1, 1)):
         raise ModelError(
-            f"{path}: outputs.cells: bins, anchors and strides must be whole numbers of at least "
-            "1, centre 0 to 1, variances above 0; sizes is a list for each stride, of numbers "
-            "above 0, and cannot be combined with anchors or distances"
+            f"{path}: outputs.cells: 'bins', 'anchors' and 'strides' must be whole numbers of at "
+            "least 1, 'centre' 0 to 1, 'variances' above 0; 'sizes' must be a list of numbers "
+            "above 0 for each stride, and cannot be combined with 'anchors' or 'distances'"
         )
     for name in ("boxes", "scores", "objectness"):
         part = getattr(outputs, name)
         if part is None or (part.tensor is None) == bool(part.levels):
             continue
         raise ModelError(
-            f"{path}: outputs.{name}: give either tensor (one output), or levels (one per stride)"
+            f"{path}: outputs.{name}: give 'tensor' (one output) or 'levels' (one per stride)"
         )
     if cells is None and (outputs.boxes.levels or outputs.scores.levels):
         raise ModelError(f"{path}: outputs.boxes.levels: needs outputs.cells with the strides")
@@ -315,7 +316,7 @@ def listed_names(description: Description) -> tuple[str, ...] | None:
     if not isinstance(names, str):
         return names
     if names not in NAME_LISTS:
-        raise ModelError(f"names: {names!r} is not a known list: {', '.join(NAME_LISTS)}")
+        raise ModelError(f"names: {names!r} is not a known list; known: {', '.join(NAME_LISTS)}")
     listed = read_names(catalogue.folder() / "names" / NAME_LISTS[names])
     return listed[1:] if names == "coco-90" else listed
 
@@ -358,7 +359,7 @@ class _Binder:
                     f"{self._describe(spec.boxes)} has {sides} columns, not {needed}"
                 )
         elif boxes.count != needed:
-            raise _MismatchError(f"boxes have {needed} columns, not {spec.boxes.columns}")
+            raise _MismatchError(f"boxes need {needed} columns, not columns {spec.boxes.columns}")
         scores, score_rows, columns = self._bind_scores(spec)
         self._check_rows(rows, score_rows, spec.scores)
         classes = self._bind_column(spec.classes, rows) if spec.classes else None
@@ -423,12 +424,12 @@ class _Binder:
         dims = self.dims[name]
         sides = [side for side in dims if side is not None]
         if len(sides) < len(dims) or len(dims) not in (2, 3, 4):
-            raise _MismatchError(f"{name} {_format_dims(dims)} is not a level of known size")
+            raise _MismatchError(f"output {name} {_format_dims(dims)} is not a level of known size")
         if len(sides) < 4:
             return sides[-2], sides[-1]
         if sides[1] % anchors:
             raise _MismatchError(
-                f"{name} {_format_dims(dims)} does not hold {anchors} anchors per cell"
+                f"output {name} {_format_dims(dims)} does not hold {anchors} anchors per cell"
             )
         return sides[2] * sides[3] * anchors, sides[1] // anchors
 
@@ -441,11 +442,11 @@ class _Binder:
             if name in self.dims:
                 return str(name)
         listed = names if isinstance(names, str) else " or ".join(names)
-        raise _MismatchError(f"the model has no output {listed}")
+        raise _MismatchError(f"the model has no output named {listed}")
 
     def _describe(self, part: Any) -> str:
         name = self._output_name(part)
-        return f"{name} {_format_dims(self.dims[name])}"
+        return f"output {name} {_format_dims(self.dims[name])}"
 
     def _index_of(self, name: str) -> int:
         return self.used.setdefault(name, len(self.used))
@@ -529,7 +530,7 @@ def _parse_columns(columns: str, sides: int | None) -> tuple[int, int | None]:
         if sides is None:
             raise _MismatchError(f"columns {columns}: the number of columns is unknown")
         if int(match["n"]) >= sides:
-            raise _MismatchError(f"columns {columns}: there are only {sides}")
+            raise _MismatchError(f"columns {columns}: there are only {sides} columns")
         rest = sides - int(match["n"])
         return (0, rest) if match["but"] else (rest, int(match["n"]))
     first = int(match["first"])

@@ -174,7 +174,7 @@ def test_build_without_a_gpu_notes_that_the_plan_cannot_run_here(tmp_path, monke
     options = {"engine": "rtx", "model": "street-1", "engines_dir": str(tmp_path)}
     facts = build(merge_levels(("test", options)), (1, 1), lambda *_: True)
     assert read_header(Path(facts["path"]).read_bytes()).version == RTX.trt.__version__
-    assert facts["notes"][-1] == "this machine cannot run it: no NVIDIA driver"
+    assert facts["notes"][-1] == "this machine cannot run the built file: no NVIDIA driver"
     with pytest.raises(EngineError, match=r"no NVIDIA driver .*detect-video build MODEL"):
         engines.load_library("rtx")
     with pytest.raises(EngineError, match=f"{RTX.trt.__version__} for compute capability 8.0, "):

@@ -186,8 +186,8 @@ def _describe_unstored_key(folder: Path) -> str | None:
     if why is None or (temporary_folder.cache_info().currsize and folder == temporary_folder()):
         return None
     return (
-        f"{proof.key_path()}: the key that proves who built a file cannot be stored ({why}), so "
-        "the next run builds again; set XDG_CACHE_HOME to a folder that you can write"
+        f"{proof.key_path()}: cannot store the key that proves who built a file ({why}), so the "
+        "next run builds again; set XDG_CACHE_HOME to a folder that you can write"
     )
 
 
@@ -248,7 +248,7 @@ def _why_rebuilt(folder: Path, stem: str, target: Path, key: Mapping[str, Any]) 
         reason = (
             proof.why_not(target, read_manifest(target)) or "its manifest belongs to another file"
         )
-        return (f"{target}: {reason}, not used; built again",)
+        return (f"{target}: not used: {reason}; built again",)
     known = re.compile(re.escape(stem) + "-[0-9a-f]{12}" + re.escape(target.suffix))
     others = [path for path in folder.glob(f"*{target.suffix}") if known.fullmatch(path.name)]
     if not others:
@@ -327,7 +327,7 @@ def _why_broken(target: Path, manifest: dict[str, Any]) -> tuple[str, ...]:
     if content is None and stored.get("file_sha256") == digest:
         return ()
     reason = proof.why_not(target, stored) or content or "its manifest belongs to another file"
-    return (f"{target}: {reason}, not used; built again",)
+    return (f"{target}: not used: {reason}; built again",)
 
 
 @contextmanager

@@ -121,7 +121,7 @@ def why_not_kept(folder: Path, name: str) -> str | None:
     """Return the reason if ``read_kept`` ignores an existing file, for the user; otherwise None."""
     path = folder / name
     reason = _read_document(path)[1] if os.path.lexists(path) else None
-    return None if reason is None else f"{path}: {reason}, not used"
+    return None if reason is None else f"{path}: not used: {reason}"
 
 
 def _read_document(path: Path) -> tuple[dict[str, Any], str | None]:

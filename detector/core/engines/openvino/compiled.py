@@ -53,7 +53,7 @@ def build_here(
 
 def read_compiled(core: Any, compilation: Compilation, path: str) -> Any:
     """Load a model that ``build_here`` wrote and ``store`` has checked. Raises EngineError."""
-    name = f"{path}, which this OpenVINO compiled; delete it, or give --engine-options cache=0"
+    name = f"{path}, which this OpenVINO compiled (delete it, or give --engine-options cache=0)"
     with translated("openvino", f"load {name}"):
         # Give the settings again: the file lacks some, such as the type of float layers.
         return core.import_model(

@@ -128,7 +128,7 @@ def notes_of(compiled: Any, compilation: Compilation, precision: str) -> list[st
     if target.compiled_for != "CPU":
         places = compiled.get_property("EXECUTION_DEVICES")
         note = f"engine openvino: {target.compiled_for} runs on {' and '.join(places)}"
-        note += "" if target.kind == "cpu" else f", {target.full_name}"
+        note += "" if target.kind == "cpu" else f"; {target.own} is {target.full_name}"
         as_asked = target.kind == "cpu" or not any("CPU" in place for place in places)
         notes.append(Background(note) if as_asked else note)
     types_used = executed_types(compiled)

@@ -133,5 +133,6 @@ def unused_device() -> str | None:
     unused_devices = [(kind, files[0]) for kind in ("gpu", "npu") if (files := device_files(kind))]
     which = " and ".join(f"an Intel {kind.upper()} ({file})" for kind, file in unused_devices)
     device = " or ".join(f"--device {kind}" for kind, _ in unused_devices)
-    unused = f"this machine has {which}, which auto does not use"
-    return f"{unused}; --engine openvino {device} does (see doctor)" if unused_devices else None
+    unused = f"this machine has {which}, which --device auto does not use"
+    use = f"--engine openvino {device} does (see detect-video doctor)"
+    return f"{unused}; {use}" if unused_devices else None

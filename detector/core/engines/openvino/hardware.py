@@ -70,8 +70,8 @@ def why_missing(kind: str) -> str:
             f"{group} $USER, then log in again; for a container --group-add {group})"
         )
     return (
-        f"{files[0]} is there, but OpenVINO finds no driver for it; install {entry.packages}, or a "
-        "newer version of it"
+        f"{files[0]} is there, but OpenVINO finds no driver for it; install or update "
+        f"{entry.packages}"
     )
 
 

@@ -15,7 +15,7 @@ class OrtEngine(Engine):
     name = "ort"
     library = "onnxruntime"
     install = "pip install onnxruntime"
-    auto = (20, "onnxruntime, the default on a CPU, is installed")
+    auto = (20, "onnxruntime is installed; it is the default on a CPU")
     precisions: ClassVar[Mapping[str, str]] = {
         "fp32": "fp32",
         "tf32": "fp32",

@@ -17,11 +17,11 @@ ON_GPU_ONLY = {
 
 def refusal(precision: str, device: str) -> str | None:
     if device.startswith("cuda") and not has_cuda():
-        absent = "" if NVIDIA_DRIVER.exists() else "found no NVIDIA driver; use --device cpu; "
+        absent = "" if NVIDIA_DRIVER.exists() else "found no NVIDIA driver (use --device cpu); "
         return f"--device {device}: {absent}{why_no_cuda()}"
     if precision == "int8" and device.startswith("cuda"):
         return (
-            "ONNX Runtime has no int8 convolution on a GPU and would compute them in fp32; "
+            "ONNX Runtime has no int8 convolutions on a GPU and would compute them in fp32; "
             "use --device cpu, or --engine trt"
         )
     if precision not in ON_GPU_ONLY or (device != "cpu" and has_cuda()):

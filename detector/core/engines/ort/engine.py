@@ -109,7 +109,7 @@ class OpenOrt(Engine):
             except EngineError as error:
                 if options.device != "auto" or self.precision in abilities.ON_GPU_ONLY:
                     raise
-                self.notes.append(f"{error}; it runs on the CPU")
+                self.notes.append(f"{error}; the engine runs on the CPU")
         elif options.device == "auto" and NVIDIA_DRIVER.exists() and self.precision != "int8":
             self.notes.append(f"engine ort runs on the CPU: {abilities.why_no_cuda()}")
         with translated("ort", "load the graph"):
@@ -200,8 +200,8 @@ def _cuda_session(network: Network, threads: int, precision: str, device: str) -
         session = open_session(network, settings_of(threads), _providers(device, precision))
         if CUDA not in session.get_providers():
             raise RuntimeError(
-                "the driver or the GPU is missing, or onnxruntime was built for another CUDA or "
-                "cuDNN"
+                "the driver or the GPU is missing, or onnxruntime was built for another "
+                "version of CUDA or cuDNN"
             )
     return session
 

@@ -125,7 +125,7 @@ def note_of(session: Any, provider: Provider) -> str:
     except (AttributeError, RuntimeError):
         return (
             f"engine ort: this onnxruntime does not report which nodes {about} runs and which the "
-            "CPU; version 1.24 does"
+            "CPU runs; onnxruntime 1.24 does"
         )
     counts, other_kinds = Counter[str](), Counter[str]()
     for part in parts:

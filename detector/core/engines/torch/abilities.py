@@ -118,8 +118,8 @@ def check_compiler(device: Any) -> None:
     if device.type == "cpu" and not any(
         shutil.which(name) for name in ([asked] if asked else ["g++", "clang++"])
     ):
-        problem = f"CXX={asked} is not there" if asked else "g++ and clang++ are missing"
+        problem = f"CXX={asked} is no program" if asked else "g++ and clang++ are missing"
         raise EngineError(
-            f"engine torch: compile needs a C++ compiler, and {problem}; install one (apt install "
-            "g++), or omit compile"
+            f"engine torch: --engine-options compile needs a C++ compiler, and {problem}; install "
+            "a compiler (apt install g++), or omit the option"
         )

@@ -80,7 +80,7 @@ class OpenTorch(Engine):
         for name, needed in (("graphs", "CUDA graphs need"), ("benchmark", "cuDNN needs")):
             if switches[name] and device.type != "cuda":
                 raise UsageError(
-                    f"--engine-options {name}: {needed} a GPU, but torch runs on the CPU; omit it"
+                    f"--engine-options {name}: {needed} a GPU, but torch uses the CPU; omit {name}"
                 )
         if switches["compile"]:
             abilities.check_compiler(device)

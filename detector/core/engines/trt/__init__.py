@@ -58,9 +58,9 @@ class TrtEngine(Engine):
         "opt_batch": "batch that the plan is tuned for; default: the largest",
         "workspace_mb": "GPU memory that a layer may use while it runs; default: all",
         "level": "how long TensorRT searches, 0 to 5; default: its own (3)",
-        "version_compatible": "1: the plan also runs with later versions of this TensorRT major",
-        "hardware_compatible": "other GPUs that run the plan; same: of this compute capability; "
-        "ampere: of 8.0 or later",
+        "version_compatible": "1: the plan also runs with later minor versions of TensorRT",
+        "hardware_compatible": "other GPUs that run the plan; same: those of the same compute "
+        "capability; ampere: those of 8.0 or later",
         "detailed": "0: omit the types of layers; the executed precision is then unknown",
         "host_code": "1: run the TensorRT runtime that a plan contains; only for trusted files",
     }

@@ -324,7 +324,7 @@ def _why_no_plan(
         return f"{text}{_find_named_node(reason, network.graph.graph)}{OTHERS}"
     smaller = f"--batch {options.batch // 2}, or " if options.batch > 1 else ""
     limit, workspace = read(options).workspace_mb, "--engine-options workspace_mb"
-    cure = f"a larger {workspace} than {limit}, or none" if limit else f"{workspace}=256"
+    cure = f"a build without {workspace}={limit}" if limit else f"{workspace}=256"
     return f"{text}; try {smaller}{cure}, or a GPU with more free memory"
 
 

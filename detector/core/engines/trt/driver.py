@@ -69,7 +69,7 @@ def gpu_of(device: str) -> Gpu:
         raise DriverError(reason)
     listed = gpus()
     if not (match := DEVICE.fullmatch(device)):
-        raise DriverError(f"--device {device} is not a GPU; give cuda, or cuda:N for the Nth one")
+        raise DriverError(f"--device {device} is not a GPU; give cuda or cuda:N, such as cuda:0")
     index = int(match.group(1) or 0)
     if index >= len(listed):
         known = ", ".join(f"cuda:{gpu.index} {gpu.name}" for gpu in listed)

@@ -156,7 +156,7 @@ class OpenTrt(Engine):
         if built == verbosity.NONE:
             unknown = f"its layers have only numbers as names, and {unknown}"
         cure = "build it with ProfilingVerbosity DETAILED" if self._foreign else "omit detailed=0"
-        return [f"{file} was built without its layers' details: {unknown}; to see it, {cure}"]
+        return [f"{file} was built without its layers' details: {unknown}; to fix this, {cure}"]
 
     def execution(self) -> list[LayerExecution]:
         if self._engine is None:

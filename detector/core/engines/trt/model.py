@@ -101,7 +101,7 @@ def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[PlanTe
     assert edition is not None  # ``split`` has checked it
     about_plan = edition.describe(plan)
     if reason := driver.absent():
-        raise EngineError(f"{path}: {about_plan} needs an NVIDIA GPU to be read: {reason}")
+        raise EngineError(f"{path}: reading {about_plan} needs an NVIDIA GPU: {reason}")
     try:
         gpu = driver.gpu_of(device)
     except driver.DriverError as exc:

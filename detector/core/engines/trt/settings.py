@@ -72,8 +72,8 @@ def _targets(text: str, precision: str) -> tuple[str, ...]:
     for name in names:
         if name not in TARGETS:
             raise UsageError(
-                f"--engine-options targets={text}: {name or 'an empty target'} cannot be built "
-                f"for; give {', '.join(TARGETS)}, joined by +"
+                f"--engine-options targets={text}: no plan can be built for "
+                f"{name or 'an empty target'}; give one or more of: {'+'.join(TARGETS)}"
             )
     if precision in ("tf32", "bf16") and "7.5" in names:
         raise UsageError(

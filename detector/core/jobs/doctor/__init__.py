@@ -40,7 +40,7 @@ def codecs() -> dict[str, Any]:
     }
     if len(installed) > 1:
         report["warnings"].append(
-            f"{' and '.join(installed)} are both installed and overwrite each other's files: "
+            f"{' and '.join(installed)} are installed and overwrite each other's files; run: "
             f"pip uninstall -y {' '.join(installed)} && pip install opencv-python-headless"
         )
     for library in ("cv2", "av"):

@@ -52,7 +52,7 @@ def contents_of(loaded: Any, origin: str) -> Contents:
             return contents_of_tensors(tensors, origin)
     raise ModelError(
         f"{origin}: holds no network; expected a model or a state dict, alone or under "
-        f"the key ema, model or state_dict; found {_summarise(loaded)}"
+        f"the key 'ema', 'model' or 'state_dict'; found {_summarise(loaded)}"
     )
 
 
@@ -77,8 +77,8 @@ def contents_of_tensors(tensors: Mapping[str, StoredTensor], origin: str) -> Con
     prefix = _find_prefix(tensors)
     if prefix is None:
         raise ModelError(
-            f"{origin}: not a YOLOv5 or YOLOv7 checkpoint: their tensor names begin with model.0, "
-            f"this one with {ascii(next(iter(tensors), ''))[:80]}; export the model to ONNX instead"
+            f"{origin}: not a YOLOv5 or YOLOv7 checkpoint: no tensor name begins with model.0; "
+            f"the first is {ascii(next(iter(tensors), ''))[:80]}; export the model to ONNX instead"
         )
     named = {
         name.removeprefix(prefix): tensor

@@ -299,7 +299,7 @@ def check_names(archive: Archive, names: set[tuple[str, str]]) -> None:
         if task := TASKS.get(model.rpartition(".")[2]):
             raise ModelError(
                 f"{archive.path}: is a model for the task {task!r}; only detection is supported: "
-                "use one whose task is detect"
+                "use a model for the task 'detect'"
             )
         raise ModelError(
             f"{archive.path}: a model of a newer family ({_quote(model)}: YOLOv8 and later, "
