@@ -51,7 +51,7 @@ def open(
     if images is not None and not os.path.exists(images):
         raise SourceError(f"--images {images}: no such folder or video; check the path")
     expected = (
-        "a COCO .json, a YOLO data.yaml or a folder with images/ and labels/, a MOT sequence with "
+        "a COCO .json, a YOLO data.yaml, a folder with images/ and labels/, or a MOT sequence with "
         "gt/gt.txt"
     )
     reader = _choose_format(path, format, label_formats(), expected)
@@ -91,6 +91,6 @@ def _find_labels_of(video: Path) -> Path:
         if path.is_file():
             return path
     raise SourceError(
-        f"{video}: no labels next to it ({video.stem}.json or {video.stem}.txt); name the file "
-        f"of labels (eval then needs --images {video})"
+        f"{video}: no labels next to it ({video.stem}.json or {video.stem}.txt); give the file "
+        f"of labels (for eval, also --images {video})"
     )

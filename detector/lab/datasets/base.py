@@ -52,8 +52,8 @@ class Dataset:
         if missing:
             raise SourceError(
                 f"{self.path}: {len(missing)} of its {counted(len(self.pictures), 'picture')} "
-                f"{'is' if len(missing) == 1 else 'are'} missing, first "
-                f"{missing[0].path or missing[0].name}; give their folder with --images DIR"
+                f"{'is' if len(missing) == 1 else 'are'} missing (the first is "
+                f"{missing[0].path or missing[0].name}); give their folder with --images DIR"
             )
 
 
@@ -232,7 +232,7 @@ class RowCollector:
         if self._unknown and not self._listed:
             first = sorted(map(str, self._unknown))[0]
             raise SourceError(
-                f"{self._path}: none of its pictures is in {dataset.path}, first {first}; "
+                f"{self._path}: none of its pictures (the first is {first}) is in {dataset.path}; "
                 "does it belong to another dataset?"
             )
         notes = []
@@ -244,8 +244,8 @@ class RowCollector:
         absent = len(dataset.pictures) - len(self._listed)
         if self._complete and absent:
             notes.append(
-                f"{self._path}: lacks {counted(absent, 'picture')} of {dataset.path}, which "
-                "count as having no detections"
+                f"{self._path}: lacks {counted(absent, 'picture')} of {dataset.path}; a "
+                "missing picture counts as one without detections"
             )
         detections = [
             _to_detections(self._rows.get(at, []), names, bool(self._tracked) or not self._rows)
@@ -305,8 +305,8 @@ def parse_numbers(path: Path, line: int, parts: Sequence[str], least: int) -> li
         values = []
     if len(values) < least or not all(abs(value) <= MAX_PIXELS for value in values):  # NaN fails
         raise SourceError(
-            f"{path}:{line}: not a row of at least {least} numbers within {MAX_PIXELS:g}: "
-            f"{' '.join(parts[:20])[:80]!r}"
+            f"{path}:{line}: not a row of at least {least} numbers of {-MAX_PIXELS:g} "
+            f"to {MAX_PIXELS:g}: {' '.join(parts[:20])[:80]!r}"
         )
     return values
 

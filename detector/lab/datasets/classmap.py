@@ -70,7 +70,7 @@ def _parse_mapping(path: str, content: Any) -> ClassMap:
         or not isinstance(content.get("classes"), dict)
         or not content["classes"]
     ):
-        raise UsageError(f"{path}: a mapping needs classes, each with a list of names: {EXAMPLE}")
+        raise UsageError(f"{path}: a mapping needs the key 'classes', such as {EXAMPLE}")
     refuse_unknown(path, "key", content, ("classes", "ignore"))
     optional: set[str] = set()
     classes = _read_names(path, "classes", content["classes"], optional)
@@ -96,7 +96,7 @@ def _read_names(
     path: str, group: str, table: Any, optional: set[str]
 ) -> dict[str, tuple[str, ...]]:
     if not isinstance(table, dict):
-        raise UsageError(f"{path}: {group} must hold classes, each with a list of names: {EXAMPLE}")
+        raise UsageError(f"{path}: {group!r} must hold classes with lists of names, like {EXAMPLE}")
     names_by_class: dict[str, tuple[str, ...]] = {}
     for target, names in table.items():
         names = [names] if isinstance(names, str) else names
@@ -142,7 +142,7 @@ def bind(mapping: ClassMap | None, model: Sequence[str], labels: Sequence[str]) 
             for label in _find_ids(labels, mapping.ignore.get(target, ()))
         },
         tuple(
-            f"not scored, since the {side} not have it: {', '.join(names)}"
+            f"skipped classes that the {side} not have: {', '.join(names)}"
             for side, names in lacking.items()
         ),
     )
@@ -161,8 +161,8 @@ def _refuse_unknown(mapping: ClassMap, known: set[str]) -> None:
                     near = difflib.get_close_matches(name, known, 1)
                     hint = f"did you mean {near[0]!r}? " if near else ""
                     raise UsageError(
-                        f"{mapping.path}: {group}.{target} names {name!r}, which neither the "
-                        f"model nor the labels have; {hint}remove it, or write ({name}) if "
+                        f"{mapping.path}: {group}.{target} lists {name!r}, which neither the "
+                        f"model nor the labels have; {hint}remove {name!r}, or write ({name}) if "
                         "it may be absent"
                     )
 
@@ -175,7 +175,7 @@ def _bind_by_name(model: Sequence[str], labels: Sequence[str]) -> ClassPairs:
             f"have no name in common; map them with --mapping {_suggest_mapping(model, labels)}"
         )
     absent = [name for name in dict.fromkeys(labels) if name not in targets]
-    notes = [f"not scored, since only the labels have it: {', '.join(absent)}"] if absent else []
+    notes = [f"skipped classes that only the labels have: {', '.join(absent)}"] if absent else []
     if absent and (fitting := _suggest_mapping(model, absent)) != "FILE":
         notes[0] += f"; add --mapping {fitting} to also score classes that differ in name"
     return ClassPairs(

@@ -53,7 +53,7 @@ class CocoLabels(LabelFormat):
             )
         ids = [_read_int(path, row, "id", "image") for row in entries]
         if len(set(ids)) != len(ids):
-            raise SourceError(f"{path}: two images have one id; ids must be unique")
+            raise SourceError(f"{path}: two images have the same id; ids must be unique")
         rows, dropped = _read_annotations(path, annotations, set(ids), class_of)
         video = _find_video(path, entries, images)
         folder = path.parent if video or not entries else _find_folder(path, entries, images)
@@ -62,7 +62,7 @@ class CocoLabels(LabelFormat):
             _read_picture(path, number, entry, rows.get(number, []), folder, video, known)
             for number, entry in zip(ids, entries, strict=True)
         ]
-        skipped = f"{counted(dropped, 'box', 'was')} skipped: without an area"
+        skipped = f"skipped {counted(dropped, 'box')} without an area"
         notes = [f"{path}: {skipped}"] if dropped else []
         category_ids = {at: category for category, at in class_of.items()}
         return Dataset(str(path), "coco", names, pictures, video, notes, category_ids)
@@ -71,12 +71,12 @@ class CocoLabels(LabelFormat):
 def _require_list(path: Path, document: Any, key: str) -> list[dict[str, Any]]:
     if isinstance(document, list):
         raise SourceError(
-            f"{path}: is a list of results; labels need images, annotations and categories"
+            f"{path}: is a list of results; labels need 'images', 'annotations' and 'categories'"
         )
     rows = document.get(key) if isinstance(document, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise SourceError(
-            f"{path}: has no list {key!r}: a COCO json has images, annotations and categories"
+            f"{path}: has no list {key!r}: a COCO json has 'images', 'annotations' and 'categories'"
         )
     return rows
 
@@ -132,8 +132,8 @@ def _read_annotations(
         rows.setdefault(image, []).append((box, class_of[category], ignored, crowd, area))
     if unknown:
         raise SourceError(
-            f"{path}: {len(unknown)} annotations belong to pictures that it does not list, first "
-            f"image_id {unknown[0]}; add the pictures to images, or remove the annotations"
+            f"{path}: 'images' lacks the pictures of {counted(len(unknown), 'annotation')} (the "
+            f"first has image_id {unknown[0]}); add the pictures, or remove the annotations"
         )
     return rows, dropped
 
@@ -237,7 +237,7 @@ def _read_picture(
     classes = None
     if labelled is not None:
         if not isinstance(labelled, list) or not all(isinstance(c, str) for c in labelled):
-            raise SourceError(f"{path}: image {number}: labelled must be a list of class names")
+            raise SourceError(f"{path}: image {number}: 'labelled' must be a list of class names")
         classes = frozenset(known[c] for c in labelled if c in known)
     return make_picture(
         number,
@@ -305,16 +305,15 @@ def _read_results(
     """Read [{image_id, category_id, bbox, score}]. ``names[0]`` is the name of category 1."""
     if not all(isinstance(row, dict) for row in rows):
         raise SourceError(
-            f"{path}: a list of results holds objects with image_id, category_id, bbox, score"
+            f"{path}: each result must be an object with image_id, category_id, bbox and score"
         )
     collector = RowCollector(path, lookup, every_picture_listed=False)
     class_of = _map_categories(path, lookup, names)
     for row in rows:
         image, category = _read_ids(path, row, "result")
         if category not in class_of:
-            raise SourceError(
-                f"{path}: a result is of category {category}, which the labels do not list"
-            )
+            place = "the labels" if names is None else "--names"
+            raise SourceError(f"{path}: a result is of category {category}, unnamed in {place}")
         at = collector.register(lookup.by_id(image), f"image_id {image}")
         if at is not None:
             _add_row(collector, at, path, row, class_of[category])

@@ -100,14 +100,14 @@ class MotLabels(LabelFormat):
             if names and own != names:
                 raise SourceError(
                     f"{file}: its labels.txt differs from that of the first sequence; "
-                    "evaluate them separately"
+                    "evaluate the sequences separately"
                 )
             names = own
             root = folder if folder.is_dir() else file.parent.parent
             pictures += _read_sequence(file, root, images, names, len(pictures))
         known = {folder.name for folder in folders}
         absent = sorted({info.parent.name for info in path.glob("*/seqinfo.ini")} - known)
-        notes = [f"not scored, since there is no gt/gt.txt: {', '.join(absent)}"] if absent else []
+        notes = [f"skipped sequences without gt/gt.txt: {', '.join(absent)}"] if absent else []
         video_path = None if video is None else str(video)
         return Dataset(str(path), "mot", names, pictures, video_path, notes=notes)
 
@@ -128,13 +128,13 @@ def _read_sequence(
     if length > MAX_FRAMES:
         raise SourceError(
             f"{file}: has {length} frames, according to its rows, pictures or seqinfo.ini; a "
-            f"sequence has at most {MAX_FRAMES}: correct the number, or split it"
+            f"sequence has at most {MAX_FRAMES}: correct the number, or split the sequence"
         )
     unknown = sorted(frame for frame in rows if frame >= length or (paths and frame not in paths))
     if unknown:
         raise SourceError(
-            f"{file}: {counted(len(unknown), 'frame', 'has')} no picture, first frame "
-            f"{unknown[0] + 1} of {length}; add the pictures, or give their folder with "
+            f"{file}: {counted(len(unknown), 'frame', 'has')} no picture (the first is frame "
+            f"{unknown[0] + 1} of {length}); add the pictures, or give their folder with "
             "--images DIR"
         )
     size = _find_size(info, paths, images if video else None)
@@ -181,7 +181,7 @@ def _read_rows(file: Path, first_pixel: int) -> Rows:
         values += [1, 1, 1][len(values) - 6 :] if len(values) < 9 else []
         if values[0] < 1 or values[0] != int(values[0]) or values[4] < 0 or values[5] < 0:
             raise SourceError(
-                f"{file}:{line}: frames count from 1, sizes are 0 or more: {text[:80]!r}"
+                f"{file}:{line}: not a row with frame >= 1 and sizes >= 0: {text[:80]!r}"
             )
         values[2:4] = values[2] - first_pixel, values[3] - first_pixel
         rows.setdefault(int(values[0]) - 1, []).append(values)
@@ -192,7 +192,7 @@ def _parse_class(file: Path, row: list[float], names: tuple[str, ...]) -> int:
     number = 1 if row[7] == -1 else int(row[7])  # the first challenges use -1 for pedestrians
     if not 1 <= number <= len(names):
         raise SourceError(
-            f"{file}: class {number}, but the known classes are 1 to {len(names)}; name it "
+            f"{file}: has class {number}, but the known classes are 1 to {len(names)}; name it "
             f"in {file.parent}/labels.txt"
         )
     return number - 1
@@ -209,7 +209,7 @@ def _read_info(path: Path) -> dict[str, str]:
             raise ValueError
     except (configparser.Error, KeyError, ValueError) as error:
         raise SourceError(
-            f"{path}: not a seqinfo.ini with [Sequence] and whole numbers; fix or remove it"
+            f"{path}: needs [Sequence], with whole numbers for {', '.join(KEYS)}; fix or remove it"
         ) from error
     return info
 
@@ -224,7 +224,7 @@ def _list_pictures(folder: Path) -> dict[int, Path]:
     for path in files:
         digits = re.search(r"(\d+)$", path.stem)
         if digits is None or int(digits[1]) < 1:
-            raise SourceError(f"{path}: its name has no frame number from 1 (000001.jpg)")
+            raise SourceError(f"{path}: its name must end in a frame number from 1 on (000001.jpg)")
         paths[int(digits[1]) - 1] = path
     return paths
 
@@ -255,15 +255,15 @@ class MotDetections(DetectionFormat):
         if not lookup.has_frames:
             raise SourceError(
                 f"{path}: has frame numbers, but {dataset.path} has pictures without "
-                "them; use --save coco for those"
+                "them; use --save coco for such pictures"
             )
         sequences = dict.fromkeys(one.subset for one in dataset.pictures)
         if (folder := _find_tracks(path)) is None:
             if len(sequences) > 1:
                 raise SourceError(
                     f"{path}: has the frames of one sequence, but {dataset.path} has "
-                    f"{len(sequences)}; choose with --subset, or give a folder with NAME.txt for "
-                    f"each: {', '.join(sequences)}"
+                    f"{len(sequences)} sequences; choose one with --subset, or give a folder with "
+                    f"NAME.txt for each: {', '.join(sequences)}"
                 )
             return self._read_file(path, lookup, names or CLASSES[:1])
         parts = []
@@ -284,14 +284,14 @@ class MotDetections(DetectionFormat):
             row = parse_numbers(path, line, [part for part in re.split(r"[,\s]+", text) if part], 7)
             number = int(row[7]) if len(row) > 7 else 1
             if row[0] != int(row[0]) or (len(row) > 7 and row[7] != number):
-                raise SourceError(f"{path}:{line}: frames and classes are whole numbers")
+                raise SourceError(f"{path}:{line}: frame and class must be whole numbers")
             if number == -1 and len(names) == 1:
                 number = 1
             if not 1 <= number <= len(names):
                 raise SourceError(
                     f"{path}:{line}: class {number} has no name: classes count from 1, and "
-                    f"{counted(len(names), 'name', 'is')} known; give the names that the model "
-                    "uses; if the class is -1, the one name of --classes"
+                    f"{counted(len(names), 'name', 'is')} known; give all names of the model with "
+                    "--names; if the class is -1, give only the name of --classes"
                 )
             at = collector.register(lookup.by_frame(int(row[0]) - 1), f"frame {int(row[0])}")
             if at is not None:

@@ -55,8 +55,8 @@ class LabelRows:
     def notes(self) -> list[str]:
         """Warn if all polygons have the same length, as rows of keypoints do."""
         return [
-            f"all rows of more than 5 numbers have {count}, read as polygons; if these are "
-            "keypoints, add kpt_shape to data.yaml"
+            f"all rows of more than 5 numbers have {count} numbers and were read as polygons; if "
+            "these rows have keypoints, add kpt_shape to data.yaml"
             for count in self.polygons
             if len(self.polygons) == 1
         ]
@@ -81,8 +81,8 @@ class YoloLabels(LabelFormat):
         _refuse_unpaired(pairs, folders)
         if pairs and not any(os.path.isfile(label) for _, label in pairs):
             raise SourceError(
-                f"{path}: none of its {counted(len(pairs), 'picture')} has labels, first "
-                f"{pairs[0][1]}; check the paths"
+                f"{path}: none of its {counted(len(pairs), 'picture')} has labels (the first needs "
+                f"{pairs[0][1]}); check the paths"
             )
         pictures = []
         for at, (image, label) in enumerate(pairs):
@@ -101,7 +101,7 @@ def _read_yaml(path: Path, split: str, images: Path | None) -> tuple[LabelRows, 
     content = parse_yaml(read_text(path, "a YOLO data.yaml", error=SourceError), path, SourceError)
     if not isinstance(content, dict) or "names" not in content:
         raise SourceError(
-            f"{path}: a YOLO data.yaml needs names, and train, val or test; this has no names"
+            f"{path}: has no key 'names'; a YOLO data.yaml needs it, and 'train', 'val' or 'test'"
         )
     rows = LabelRows(_parse_names(path, content["names"]), _count_keypoints(path, content))
     root = path.parent / str(content.get("path") or "")
@@ -121,8 +121,8 @@ def _count_keypoints(path: Path, content: dict[str, Any]) -> int:
         case (int(points), 2 | 3 as values) if points >= 0:
             return points * int(values)
     raise SourceError(
-        f"{path}: kpt_shape {quote(content['kpt_shape'])} is not a count of keypoints and their "
-        "2 or 3 values, such as [17, 3]"
+        f"{path}: kpt_shape {quote(content['kpt_shape'])} is not a count of keypoints and a count "
+        "of values for each (2 or 3), such as [17, 3]"
     )
 
 
@@ -130,7 +130,7 @@ def _parse_names(path: Path, names: Any) -> tuple[str, ...]:
     if isinstance(names, dict) and names.keys() == set(range(len(names))):
         names = [names[at] for at in range(len(names))]
     if not isinstance(names, list) or not names:
-        raise SourceError(f"{path}: names must be a list, or numbers from 0 with a name each")
+        raise SourceError(f"{path}: 'names' must be a list, or numbers from 0 with a name each")
     for name in names:
         if isinstance(name, (list, dict)):
             raise SourceError(f"{path}: names: {quote(name)} is not a name; write one per class")
@@ -148,7 +148,7 @@ def _read_folder(path: Path, images: Path | None) -> tuple[LabelRows, Pairs, lis
     if not files:
         raise SourceError(
             f"{path}: no class names; put a data.yaml, or a classes.txt with one name a line, "
-            "into it"
+            "into this folder"
         )
     rows = LabelRows(tuple(text for _, text in read_lines(files[0])))
     labels = path / "labels"
@@ -222,8 +222,8 @@ def _refuse_unpaired(pairs: Pairs, folders: list[Path]) -> None:
     unpaired = [path for path in paths if path not in labels and path.name != "classes.txt"]
     if unpaired:
         raise SourceError(
-            f"{counted(len(unpaired), 'label file', 'has')} no picture, first {unpaired[0]}; add "
-            "the picture, remove the file, or give the pictures' folder with --images DIR"
+            f"{counted(len(unpaired), 'label file', 'has')} no picture (the first is {unpaired[0]})"
+            "; add a picture, remove the file, or give the picture folder with --images DIR"
         )
 
 
@@ -266,13 +266,13 @@ def _read_boxes(
         values = parse_numbers(path, line, text.split(), 5)
         if len(values) == 6:
             raise SourceError(
-                f"{path}:{line}: six numbers are a detection, not a label; give it with "
-                "--detections"
+                f"{path}:{line}: six numbers are a detection, not a label; give the file "
+                "with --detections"
             )
         if rows.keypoints and len(values) not in (5, 5 + rows.keypoints):
             raise SourceError(
                 f"{path}:{line}: {len(values)} numbers; by kpt_shape in data.yaml a row has "
-                f"{5 + rows.keypoints}"
+                f"5 or {5 + rows.keypoints}"
             )
         if rows.keypoints:
             del values[5:]
@@ -306,8 +306,8 @@ def _to_xyxy(path: Path, line: int, values: Sequence[float], size: tuple[int, in
         box = [min(values[::2]), min(values[1::2]), max(values[::2]), max(values[1::2])]
     else:
         raise SourceError(
-            f"{path}:{line}: {len(values) + 1} numbers; a box has 5, a polygon 7 or more, "
-            "an odd number (keypoints need kpt_shape in data.yaml)"
+            f"{path}:{line}: {len(values) + 1} numbers; a box has 5, a polygon an odd "
+            "number from 7 on (keypoints need kpt_shape in data.yaml)"
         )
     return [box[0] * size[0], box[1] * size[1], box[2] * size[0], box[3] * size[1]]
 
@@ -341,8 +341,8 @@ class YoloDetections(DetectionFormat):
                 values = parse_numbers(file, line, text.split(), 5)
                 if not 6 <= len(values) <= 7:  # Ultralytics may add a track's id
                     raise SourceError(
-                        f"{file}:{line}: {len(values)} numbers; a detection has six, the last is "
-                        "its score: write it with --save yolo --save-conf"
+                        f"{file}:{line}: {len(values)} numbers; a detection has six, of which the "
+                        "last is its score; write the file with --save yolo --save-conf"
                     )
                 class_id = _parse_class(file, line, values[0], names)
                 box = _to_xyxy(file, line, values[1:5], (one.width, one.height))

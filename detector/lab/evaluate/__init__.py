@@ -74,7 +74,7 @@ def evaluate(
         tracked = configs[0].value("track", None) is not None
         if tracked and dataset.pictures[0].track_ids is None:
             raise UsageError(
-                f"--track: labels of {dataset.format} have no tracks; use MOTChallenge labels (mot)"
+                f"--track: {dataset.format} labels have no tracks; use MOTChallenge labels (mot)"
             )
         _check_engines(configs)
         for config in configs:
@@ -183,8 +183,8 @@ def open_labels(options: EvalOptions) -> tuple[Dataset, ClassMap | None]:
         dataset.pictures = [one for one in dataset.pictures if one.subset == options.subset]
         if not dataset.pictures:
             raise UsageError(
-                f"--subset {options.subset} contains no picture; {options.dataset} has "
-                f"{', '.join(known) or 'no subsets'}"
+                f"--subset {options.subset} contains no picture; the subsets of "
+                f"{options.dataset} are: {', '.join(known) or 'none'}"
             )
     return dataset, mapping
 
@@ -244,7 +244,7 @@ def _exit(results: Sequence[Result], runs: Sequence[RunResult], least: float | N
             continue
         if row.ap50 is None or row.ap50 < least:
             who = row.engine if isinstance(row, EngineResult) else row.detections
-            reached = "it has no AP50" if row.ap50 is None else f"AP50 is {row.ap50:.4f}"
+            reached = "there is no AP50" if row.ap50 is None else f"AP50 is {row.ap50:.4f}"
             return Exit(
                 code=EXIT_GATE,
                 reason=f"gate failed: AP50 must be at least {least}, but {reached} ({who})",

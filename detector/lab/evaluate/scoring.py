@@ -109,7 +109,7 @@ def score_file(
     notes = [*bound.notes, *stored.notes]
     if bound.notes and stored.names_only_found:
         notes.append(
-            f"{path} does not name classes without detections; add --names FILE (the model's names)"
+            f"{path} names only classes that have detections; add --names FILE (the model's names)"
         )
     if bound.merges:
         notes.append(
@@ -151,7 +151,7 @@ def list_coco_results(
         for row in make_results(dataset.pictures[at].id, one, ids, digits=6)  # decimals of a pixel
     ]
     merged = [name for at, name in enumerate(bound.targets) if at not in ids]
-    note = f"coco-results.json lacks {', '.join(merged)}, which stands for several categories"
+    note = f"coco-results.json lacks classes that stand for several categories: {', '.join(merged)}"
     return "[\n" + ",\n".join(rows) + "\n]\n", (note,) if merged else ()
 
 

@@ -141,8 +141,8 @@ class Study:
             missing = [one for at, one in enumerate(dataset.pictures) if at not in self.detections]
             if missing:
                 raise SourceError(
-                    f"{dataset.path}: {len(missing)} of its frames are not in "
-                    f"{dataset.video or 'the pictures'}, first {missing[0].name}; if it is "
+                    f"{dataset.path}: {len(missing)} of its frames (the first is "
+                    f"{missing[0].name}) are not in {dataset.video or 'the pictures'}; if it is "
                     "the wrong video, give the right one with --images"
                 )
 

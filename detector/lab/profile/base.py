@@ -120,8 +120,8 @@ class Occasion:
                 getattr(one, name) for one in self.executions if name in run.differs_in(one)
             )
             raise NotHereError(
-                f"it ran with {name} {other}, but the run used {getattr(run, name)}: its "
-                "figures do not apply to this run"
+                f"the pass ran with {name} {other}, but the run used {getattr(run, name)}, so the "
+                "figures of the pass do not apply"
             )
         words = [f"{what}, like the run" if self.executions else f"{what}, in the run itself"]
         words += [varies.words] if varies.words and self.executions else []

@@ -20,7 +20,7 @@ def place_on_roofline(occasion: Occasion) -> RooflineFacts:
     if peaks is None:
         raise NotHereError(
             f"peaks are measured on the CPU, but the network ran on {layers.device}; give "
-            "those of its data sheet with --peak and --bandwidth"
+            "the peaks of its data sheet with --peak and --bandwidth"
         )
     document = occasion.plain.document
     others = describe_others(document.verdict.others_cores, document.cpu.cores)

@@ -232,7 +232,7 @@ def _read(database: sqlite3.Connection, tables: Mapping[str, set[str]], path: st
     ranges_by_run = _group_by_run(list(export.ranges()), windows, runs)
     if not ranges_by_run:
         raise UsageError(
-            f"{path}: no ranges of the domain {DOMAIN}; record a run of this program with nvtx on"
+            f"{path}: no ranges of the domain {DOMAIN}; record a detect-video run with nvtx: true"
         )
     loops = _group_by_process(export.stated_loops(), itemgetter(0), itemgetter(1), runs)
     programs = dict(export.programs())
@@ -559,7 +559,7 @@ class _Export:
         )
         if last < first:
             raise UsageError(
-                f"{self._path}: damaged: {table}.end: {last} is before {first}, its start"
+                f"{self._path}: damaged: {table}.end ({last}) is before {table}.start ({first})"
             )
         return first, last
 

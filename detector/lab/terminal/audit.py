@@ -61,7 +61,7 @@ def _print_under(console: SafeConsole, text: str, style: str = "") -> None:
 def print_rules(console: SafeConsole, name: str) -> None:
     rule = find_rule(name)
     if rule is None and name != "all":
-        raise UsageError(f"--explain {quote(name)}: no such rule; --explain all lists them")
+        raise UsageError(f"--explain {quote(name)}: no such rule; for a list, use --explain all")
     if rule is None:
         for one in list_rules():
             console.print(Text(f"{one.severity:<8}{one.id}: {one.what}"))

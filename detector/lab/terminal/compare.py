@@ -48,7 +48,7 @@ def print_comparison(
         why = f" ({document.why_usual})" if document.why_usual else ""
         console.print(Text(f"a plain run uses: {document.usual}{why}"))
     if would_take is not None:
-        console.print(Text(f"auto would use: {would_take.partition(':')[0]}"))
+        console.print(Text(f"--engine auto would use: {would_take.partition(':')[0]}"))
 
 
 def _title(document: Comparison) -> str:
@@ -151,7 +151,7 @@ def _executed_text(row: Row) -> str:
 
 def _notes(document: Comparison) -> list[str]:
     lines = [
-        f"agreement: 2 x matched boxes / all boxes of both, at IoU 0.5, with {document.reference}"
+        f"agreement with {document.reference}: 2 x matched boxes / all boxes of both, at IoU 0.5"
     ]
     if document.random_weights is not None:
         lines.append(f"note: {MEANINGLESS}")
@@ -296,5 +296,5 @@ def print_where(console: SafeConsole, document: Where) -> None:
     rows = Table("where", STAGES, document.stages, title)
     lines = [f"note: {one.stage}: {one.untold}" for one in document.stages if one.untold]
     if document.probes:
-        lines.append(f"checked {len(document.probes)} tensors inside the network")
+        lines.append(f"checked {counted(len(document.probes), 'tensor')} inside the network")
     print_pieces(console, [rows, *lines, document.verdict])

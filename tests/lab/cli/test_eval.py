@@ -192,7 +192,7 @@ def test_corrupt_json_is_a_one_line_error(tmp_path):
         (("--model", "nowhere.cfg"), 4, "nowhere.cfg"),
         (("--detections", "nowhere.json"), 3, "nowhere.json: no such file"),
         (("--detections", "x.txt,y.txt", "--track", "sort"), 2, "--track has no effect on"),
-        (("--track", "sort"), 2, "labels of coco have no tracks"),
+        (("--track", "sort"), 2, "coco labels have no tracks"),
         (("--images", "nowhere"), 3, "--images nowhere: no such folder or video"),
         (("--min-ap50", 2), 2, "min-ap50"),
         (("--conf", 2), 2, "--conf"),
@@ -210,7 +210,7 @@ def test_labels_of_another_video_are_refused(tmp_path):
     process = detect_video(
         "eval", "labels.json", "--images", STREET, "--engine", "null", cwd=tmp_path
     )
-    assert_one_line_error(process, 3, "1 of its frames are not in", "the wrong video")
+    assert_one_line_error(process, 3, "1 of its frames (the first", "the wrong video")
 
 
 # The number of threads does not change the figures, and one thread uses the least CPU time.

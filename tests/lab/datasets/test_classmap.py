@@ -69,7 +69,7 @@ def test_class_that_only_the_model_or_the_labels_have_is_not_scored(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("classes: {vehicle: [cra]}", "classes.vehicle names 'cra', which neither the model"),
+        ("classes: {vehicle: [cra]}", "classes.vehicle lists 'cra', which neither the model"),
         ("classes: {vehicle: [cra]}", "did you mean 'car'?"),
         ("classes: {vehicle: [car]}\nignore: {vehicle: [zebra]}", "write (zebra)"),
         ("classes: {zebra: [(zebra)]}", "none of its classes is in both the model"),
@@ -77,11 +77,11 @@ def test_class_that_only_the_model_or_the_labels_have_is_not_scored(tmp_path):
         ("classes: {car: [truck], b: [car]}", "'car' is in classes.car and in classes.b"),
         ("classes: {a: [car]}\nignore: {b: [bus]}", "ignore.b: no such class; classes are a"),
         ("classes: {a: {b: c}}", "classes.a must be a list of names: [car, truck]"),
-        ("vehicle: [car]", "a mapping needs classes, each with a list of names"),
+        ("vehicle: [car]", "a mapping needs the key 'classes', such as classes"),
         ("classes: {a: [car]}\nextra: 1", "unknown key 'extra'; known: classes, ignore"),
-        ("classes: {a: [car]}\nignore: [bus]", "ignore must hold classes"),
+        ("classes: {a: [car]}\nignore: [bus]", "'ignore' must hold classes"),
         ("classes: {a: [car", "map.yaml:1: not valid YAML"),
-        ("", "a mapping needs classes"),
+        ("", "a mapping needs the key"),
     ],
 )
 def test_wrong_mapping_is_a_one_line_error(tmp_path, text, message):

@@ -140,7 +140,7 @@ def test_pictures_missing_from_the_labels_or_the_detections_are_noted(tmp_path):
         ("x.json", '{"images": []}', "has no list 'categories'"),
         ("x.json", RESULT % (10, 1, ""), "has no score, so it is a label"),
         ("x.json", RESULT % (10, 9, ', "score": 1'), "is of category 9"),
-        ("x.json", RESULT % (5, 1, ', "score": 1'), "none of its pictures is"),
+        ("x.json", RESULT % (5, 1, ', "score": 1'), "none of its pictures (the first"),
         ("x.json", '[{"image_id": 10,', "x.json:1: not valid JSON"),
         ("x.jsonl", '{"source":"a.jpg"}\n', "x.jsonl:1: not a line that detect-video wrote"),
         ("x.jsonl", "[" * 100_000, "x.jsonl:1: "),
@@ -219,7 +219,7 @@ def test_folder_of_tracks_has_a_file_for_each_sequence(tmp_path, files):
     read = datasets.open_detections(str(tmp_path / "tracker"), dataset)
     assert [len(one) for one in read.detections] == [0, 1, 0, 1]
     assert read.names == ("pedestrian",)
-    with pytest.raises(SourceError, match=r"one sequence, .* 2; choose with --subset.*: one, two"):
+    with pytest.raises(SourceError, match=r"sequence, .* 2 sequences; choose one .*: one, two"):
         datasets.open_detections(str(tmp_path / "tracker" / files[0]), dataset)
     (tmp_path / "tracker" / files[1]).unlink()
     with pytest.raises(SourceError, match=r"two.txt: no such file; each sequence needs one"):

@@ -112,7 +112,7 @@ def test_mot_labels_of_several_sequences_are_read(tmp_path):
     with pytest.raises(SourceError, match=r"no gt/gt\.txt in it"):
         datasets.open(str(tmp_path / "unlabelled"))
     dataset = datasets.open(str(tmp_path))
-    assert dataset.notes == ["not scored, since there is no gt/gt.txt: unlabelled"]
+    assert dataset.notes == ["skipped sequences without gt/gt.txt: unlabelled"]
     assert [one.subset for one in dataset.pictures] == ["one", "one", "two", "two", "two"]
     assert [one.id for one in dataset.pictures] == [0, 1, 2, 3, 4]
     assert [one.frame for one in dataset.pictures] == [0, 1, 0, 1, 2]
@@ -163,18 +163,18 @@ def changed(kind, at, **values):
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        (without("images"), "has no list 'images': a COCO json has images"),
+        (without("images"), "has no list 'images': a COCO json has 'images'"),
         ([{"image_id": 1}], "is a list"),
         ({**samples.coco_document(), "categories": [1]}, "has no list 'categories': a COCO json"),
         ({**samples.coco_document(), "images": [], "annotations": []}, "contains no pictures"),
-        (changed("annotations", 1, image_id=99), "1 annotations belong to pictures"),
+        (changed("annotations", 1, image_id=99), "'images' lacks the pictures of 1 annotation"),
         (changed("annotations", 1, category_id=7), "annotation 2 is of category 7"),
         (changed("annotations", 0, bbox=[1, 2, 3]), "annotation 1: bbox [1, 2, 3] is not [x, y,"),
         (changed("annotations", 0, bbox=[1, 2, -3, 4]), "is not [x, y, width, height]"),
         (changed("annotations", 0, bbox=None), "bbox None is not"),
         (changed("annotations", 0, image_id="ten"), "image_id is 'ten'; it must be a whole number"),
         (changed("annotations", 0, score=0.5), "its annotations have scores"),
-        (changed("images", 1, id=10), "two images have one id"),
+        (changed("images", 1, id=10), "two images have the same id"),
     ],
 )
 def test_wrong_coco_json_is_a_one_line_error(tmp_path, document, message):
@@ -208,7 +208,7 @@ def test_mot_labels_can_be_read_without_pictures_but_a_run_needs_them(tmp_path):
     samples.mot(tmp_path)
     (tmp_path / "seqinfo.ini").write_text("[Sequence]\nimDir=nowhere\n")
     dataset = datasets.open(str(tmp_path))
-    with pytest.raises(SourceError, match=r"2 of .* 2 pictures.*/nowhere/000001.jpg; .*--images"):
+    with pytest.raises(SourceError, match=r"2 of .* 2 pictures.*/nowhere/000001.jpg\); .*--images"):
         dataset.check_readable()
 
 
@@ -262,18 +262,18 @@ def test_rows_that_may_be_poses_are_noted(tmp_path, other, notes):
         ("data.yaml", POSES % "[2, 4]", "kpt_shape [2, 4] is not"),
         ("data.yaml", POSES % "[-2, 2]", "kpt_shape [-2, 2] is not"),
         ("data.yaml", POSES % "[3, 2]", "a.txt:2: 7 numbers; by kpt_shape in data.yaml"),
-        ("labels/val/stranger.txt", "0 .5 .5 .1 .1\n", "1 label file has no picture, first"),
-        ("data.yaml", "val: images/val\n", "this has no names"),
-        ("data.yaml", "names: {1: a}\nval: images/val\n", "names must be a list"),
+        ("labels/val/stranger.txt", "0 .5 .5 .1 .1\n", "1 label file has no picture (the first"),
+        ("data.yaml", "val: images/val\n", "has no key 'names'"),
+        ("data.yaml", "names: {1: a}\nval: images/val\n", "'names' must be a list"),
         ("data.yaml", "names: [a\n", "data.yaml:2: not valid YAML"),
         ("data.yaml", "names: [a, b]\nval: images/nowhere\n", "images/nowhere was not found"),
-        ("gt/gt.txt", "3,1,0,0,5,5,1,1,1\n", "1 frame has no picture, first frame 3 of 2"),
-        ("gt/gt.txt", "0,1,0,0,5,5,1,1,1\n", "gt.txt:1: frames count from 1"),
-        ("gt/gt.txt", "1,1,0,0,-5,5,1,1,1\n", "sizes are 0 or more"),
+        ("gt/gt.txt", "3,1,0,0,5,5,1,1,1\n", "1 frame has no picture (the first is frame 3 of 2)"),
+        ("gt/gt.txt", "0,1,0,0,5,5,1,1,1\n", "gt.txt:1: not a row with frame >= 1"),
+        ("gt/gt.txt", "1,1,0,0,-5,5,1,1,1\n", "sizes >= 0"),
         ("gt/gt.txt", "1,1,0\n", "gt.txt:1: not a row of at least 6 numbers"),
         ("gt/gt.txt", "1,1,0,0,5,5,1,40,1\n", "class 40, but the known classes are 1 to 13"),
-        ("seqinfo.ini", "seqLength=2\n", "not a seqinfo.ini with [Sequence] and whole numbers"),
-        ("seqinfo.ini", "[Sequence]\nseqLength=two\n", "not a seqinfo.ini"),
+        ("seqinfo.ini", "seqLength=2\n", "needs [Sequence], with whole numbers for seqlength"),
+        ("seqinfo.ini", "[Sequence]\nseqLength=two\n", "seqinfo.ini: needs [Sequence]"),
     ],
 )
 def test_wrong_folder_is_a_one_line_error(tmp_path, file, content, message):

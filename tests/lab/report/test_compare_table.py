@@ -146,7 +146,7 @@ LABELS = ComparedLabels(
     conf=0.001,
     iou=0.65,
     max_det=300,
-    notes=("not scored, since only the labels have it: zebra",),
+    notes=("skipped classes that only the labels have: zebra",),
 )
 MEANS = dict.fromkeys(("ap75", "ap_small", "ap_medium", "ap_large"))
 
@@ -176,7 +176,7 @@ def test_average_precision_is_printed_within_100_columns():
     plain = " ".join(text.split())
     for fact in (
         *("AP50 person", "0.967", "0.955..0.977", "0.534", "0.934", "scores from 0.001"),
-        *("in.json: 60 frames, 538 boxes", "NMS IoU 0.65", "note: not scored, since only"),
+        *("in.json: 60 frames, 538 boxes", "NMS IoU 0.65", "note: skipped classes"),
     ):
         assert fact in plain, fact
     assert max(map(len, text.splitlines())) <= 100

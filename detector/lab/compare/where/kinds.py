@@ -76,9 +76,10 @@ def _is_near(guess: Array, actual: Array, error: float) -> bool:
 
 def _compare_fits(a: Letterbox, b: Letterbox) -> Kind | None:
     if not np.allclose((a.scale_x, a.scale_y), (b.scale_x, b.scale_y), rtol=1e-3):
-        return Kind(GEOMETRY, f"scales {a.scale_x:.4g}, {a.scale_y:.4g} and {b.scale_x:.4g}, ...")
+        scales = f"({a.scale_x:.4g}, {a.scale_y:.4g}) in A, ({b.scale_x:.4g}, {b.scale_y:.4g}) in B"
+        return Kind(GEOMETRY, f"scales {scales}")
     if (a.pad_x, a.pad_y) != (b.pad_x, b.pad_y):
-        places = f"{a.pad_x:g}, {a.pad_y:g} and {b.pad_x:g}, {b.pad_y:g} (x, y)"
+        places = f"({a.pad_x:g}, {a.pad_y:g}) in A and ({b.pad_x:g}, {b.pad_y:g}) in B"
         return Kind(PADDING, f"the picture starts at {places}")
     return None
 

@@ -75,7 +75,7 @@ def parse_words(text: str, config_file: str | None, flags: Mapping[str, Any]) ->
     for word in _split(text):
         name, value = _parse_word(word)
         if name in own:
-            raise UsageError(f"--where {text!r}: gives {name} twice")
+            raise UsageError(f"--where {text!r}: gives {name!r} twice")
         own[name] = value
     file = own.pop("config", config_file)
     if file != config_file and config_file is not None:
@@ -164,11 +164,11 @@ def describe(result: Differences) -> str:
         if untold:
             return f"no difference in the stages that could be compared; {untold[0].untold}"
         return "no stage differs by more than rounding"
-    words = f"{PLACES[first.stage]} differs first ({first.what})"
+    words = f"the first difference is in {PLACES[first.stage]} ({first.what})"
     words += f": {first.kind}" if first.kind else ""
     words += f", {first.detail}" if first.detail else ""
     later = [PLACES[one.stage] for one in result.stages if one.differs and _is_separate(first, one)]
-    return words + (f"; {' and '.join(later)} also differs, given the same input" if later else "")
+    return words + (f"; also in {' and '.join(later)}, given the same input" if later else "")
 
 
 def _is_separate(first: StageDifference, other: StageDifference) -> bool:

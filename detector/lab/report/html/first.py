@@ -162,7 +162,7 @@ def _next(session: SavedSession) -> str:
     base = base_command(session.document)
     is_long = len(shlex.join(base)) > LONG_COMMAND
     if is_long:
-        note += f" Add each option to this command, shown as … below: <code>{_words(base)}</code>"
+        note += f" Add each option to this command (written … below): <code>{_words(base)}</code>"
     rows = "".join(_step_row(step, is_long) for step in steps)
     heads = '<th scope="col" class="text">'.join(("", "command</th>", "FPS</th>", "effect</th>"))
     listed = (
@@ -215,5 +215,5 @@ def _warn_of_doubts(facts: WhatIfFacts | None) -> str:
     reasons = [] if facts is None else facts.doubts
     if not reasons:
         return ""
-    more = f" (and {len(reasons) - 1} more, under What if)" if len(reasons) > 1 else ""
+    more = f' (and {len(reasons) - 1} more, under "What if")' if len(reasons) > 1 else ""
     return f'<p class="warning">These figures are unreliable: {escape(reasons[0])}{more}.</p>'

@@ -100,7 +100,7 @@ def what_if(session: SavedSession, facts: WhatIfFacts) -> str:
         "<p>Each change alternated with the unchanged run (<b "
         f'data-value="{facts.fps.median!r}">{now:.{now.decimals}f}</b> FPS end to end), '
         f"{counted(facts.rounds, 'round')} of {counted(facts.frames, 'frame')}. The gain is the "
-        "median of the rounds; there is no clear gain unless every round was faster.</p>"
+        "median of the rounds; a gain is clear only if every round was faster.</p>"
     )
     if facts.doubts:
         note += f'<p class="warning">Unreliable: {escape("; ".join(facts.doubts))}.</p>'
@@ -161,7 +161,7 @@ WHAT_IF = How(
     "what if",
     "In each run one thing changes: a stage is free (its results for the first frames are "
     "replayed), or overlap, batch or video differs. Unchanged runs come before and after it. The "
-    "gain is the median of the ratios: its FPS / FPS of unchanged runs. Nothing is predicted.",
+    "gain is the median of the ratios: FPS with the change / FPS without it. Nothing is predicted.",
     "What if",
 )
 INSTRUMENTS = How(

@@ -31,8 +31,8 @@ def contact_sheet(session: SavedSession) -> str:
         note = (
             f"{Path(source.video.path).name}: {counted(len(rows), 'track')}, the ones seen "
             "longest. The times are when each was first and last seen, in seconds of the source. "
-            f"Click to open {'the video at the best picture' if video else 'the picture'}, if it "
-            "has not been moved."
+            f"Click to open {'the video at the best picture' if video else 'the picture'}, unless "
+            "the file was moved."
         )
         drawn.append(f'{text(note)}<div class="tracks">{figures}</div>')
     return "".join(drawn)

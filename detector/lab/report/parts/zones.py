@@ -152,8 +152,8 @@ def _draw_heat(scene: SceneHistory, prefix: str, shape: tuple[float, float]) -> 
 HOW = How(
     "zones",
     "lines and zones",
-    "One point of each box counts: by default the middle of its lower edge. It changes side only "
-    "once it is well past the line. An object not seen to leave a zone counts as ended in it.",
+    "One point of each box counts: by default the middle of its lower edge. This point changes "
+    "side only once it is well past the line. An object not seen to leave a zone counts as ended.",
     "What is counted",
     "docs/counting.md",
 )
