@@ -350,9 +350,9 @@ class Detections:
                 f"{self.scores.shape}, {self.class_ids.shape}"
             )
         if self.track_ids is not None and self.track_ids.shape != (n,):
-            raise ValueError(f"track_ids must be [M]; got {self.track_ids.shape} for {n}")
+            raise ValueError(f"track_ids must be [M]; got {self.track_ids.shape} for M={n}")
         if self.coasting is not None and self.coasting.shape != (n,):
-            raise ValueError(f"coasting must be [M]; got {self.coasting.shape} for {n}")
+            raise ValueError(f"coasting must be [M]; got {self.coasting.shape} for M={n}")
 
     def __len__(self) -> int:
         return len(self.scores)

@@ -146,12 +146,12 @@ def test_subtitles_are_kept_if_the_container_can_hold_them(folder: Path, tmp_pat
 def test_tracks_and_tags_that_a_format_cannot_hold_are_noted(folder: Path, tmp_path: Path) -> None:
     notes = run(folder / "two.mkv", tmp_path / "a.flv")
     assert [stream["codec_name"] for stream in probe(tmp_path / "a.flv")["streams"][1:]] == ["aac"]
-    (note,) = [note for note in notes if "1 track" in note]
+    (note,) = [note for note in notes if "1 sound track" in note]
     assert "fra" in note
     assert "eng" not in note  # the default track is kept
     notes = run(folder / "two.mkv", tmp_path / "a.ts")
     assert [track[:2] for track in tracks(tmp_path / "a.ts")] == [("aac", "fra"), ("aac", "eng")]
-    (note,) = [note for note in notes if "of the source" in note]
+    (note,) = [note for note in notes if "omitted tags" in note]
     assert set(TAGS) <= set(note.replace(",", "").split())
 
 
@@ -160,7 +160,7 @@ def test_tracks_and_tags_that_a_format_cannot_hold_are_noted(folder: Path, tmp_p
     ("most", "note"),
     [
         (1, "only a sound track (opus, fra) was copied: .mkv refused all tracks together"),
-        (0, "no other track could be copied: refused"),
+        (0, "no track besides the video could be copied: refused"),
     ],
 )
 def test_tracks_that_a_file_refuses_are_noted(most, note, folder, tmp_path, monkeypatch) -> None:

@@ -33,7 +33,7 @@ def test_share_is_parsed(text, share):
 
 @pytest.mark.parametrize("text", ["", "%", "100%", "1", "-1%", "5 %", "half", "1e-3", "nan", "٥%"])
 def test_invalid_share_is_refused(text):
-    with pytest.raises(UsageError, match="not a share"):
+    with pytest.raises(UsageError, match="give a share"):
         parse_share(text)
 
 

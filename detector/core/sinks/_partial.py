@@ -68,7 +68,7 @@ class Partial:
                 os.close(fd)
                 raise
             os.close(fd)
-        raise OSError(errno.EEXIST, f"{MOST_NAMES} files with that name already exist")
+        raise OSError(errno.EEXIST, f"{MOST_NAMES} temporary names of this output are taken")
 
     def _open_folder(self) -> int:
         with suppress(FileExistsError):

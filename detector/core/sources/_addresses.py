@@ -64,7 +64,7 @@ def parse_address(text: str) -> Location:
     shown = Address(text).shown  # ``Address`` registers secrets, so that messages hide them
     if match is None or scheme not in SCHEMES:
         raise UsageError(
-            f"{shown}: batch reads files, s3://, gs://, http:// and https:// only; mount the "
+            f"{shown}: a batch job reads only files, s3://, gs://, http:// and https://; mount the "
             "store, or copy its files to a folder"
         )
     rest = match["rest"]
@@ -79,8 +79,8 @@ def parse_address(text: str) -> Location:
         )
     if scheme in WEB and ("?" in rest or "#" in rest):
         raise UsageError(
-            f"{shown}: a query may hold a signature or token, which would be stored with the "
-            f"results and expire; give an address without ?, and {_remedy(scheme)}"
+            f'{shown}: the part after "?" or "#" may hold a signature or token, which would be '
+            f"stored with the results and expire; omit that part, and {_remedy(scheme)}"
         )
     if not host or (scheme in STORES and MAGIC.search(host)):
         what = "server" if scheme in WEB else "bucket"

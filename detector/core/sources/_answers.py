@@ -236,14 +236,14 @@ def _is_text(head: bytes) -> bool:
 def _refuse_text(place: WebPlace, answer: Answer, head: bytes) -> WebKind:
     if _PAGE.match(head) or "html" in answer.kind:
         what = "a web page, not a video"
-        remedy = "download its video first: yt-dlp ADDRESS"
+        remedy = ", or download the video first: yt-dlp ADDRESS"
     else:
         what = f"text ({answer.kind}), not a video"
-        remedy = "check the address"
+        remedy = ""
     return WebKind(
         REFUSED,
-        error=f"{place}: is {what}; {remedy}, or give the address of the video file or the camera "
-        "stream itself",
+        error=f"{place}: is {what}; give the address of the video file or camera stream itself"
+        f"{remedy}",
     )
 
 

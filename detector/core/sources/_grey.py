@@ -51,7 +51,7 @@ def choose_range(samples: Samples, capacity: int, setting: str | GreyRange) -> G
         note = f"{note} stretched to the full range (--grey-range full prevents it)"
         return GreyRange(low, high, note)
     if is_float:
-        note = f"its samples are floats; 0 to {most} were mapped to shades from black to white"
+        note = f"its float samples of 0 to {most} were mapped to shades from black to white"
         return GreyRange(0, most, note)
     if bits == capacity:
         return None if capacity == 16 else GreyRange(0, most)

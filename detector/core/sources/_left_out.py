@@ -82,7 +82,7 @@ def _describe_subfolders(spec: str, folders: Iterable[str]) -> str:
     counts = ((pictures, "picture"), (videos, "video"))
     what = " and ".join(counted(count, noun) for count, noun in counts if count)
     least = "at least " if inspected >= MOST_COUNTED else ""
-    skipped = f"{counted(len(nonempty), 'subfolder')} with {least}{what} not entered"
+    skipped = f"{counted(len(nonempty), 'subfolder')} ({least}{what}) not entered"
     if os.path.isdir(spec):
         return f"{skipped}; to include all: {shlex.quote(os.path.join(glob.escape(spec), '**'))}"
     return f"{skipped}; give a folder: {shlex.quote(nonempty[0])}"

@@ -286,7 +286,7 @@ class WebObject(RangedObject):
         self._end_of_data = position
         why = redact(explain(error, self.place.scheme).text)
         if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
-            why = f"no room for its copy in {tempfile.gettempdir()}; set TMPDIR"
+            why = f"no room for a copy in {tempfile.gettempdir()}; set TMPDIR to a folder with room"
         self.error = SourceError(f"{self.place}: cannot read beyond byte {position}: {why}")
 
     def close(self) -> None:

@@ -60,7 +60,7 @@ def _copy(place: WebPlace, folder: str, codec: str) -> str:
     stored = open_web(place)
     try:
         if stored.size > MOST_BYTES:
-            raise SourceError(f"{place}: a picture of {stored.size} bytes; make it smaller")
+            raise SourceError(f"{place}: the picture is too large ({stored.size} bytes); shrink it")
         data = stored.open().pread(stored.size, 0)
         stored.raise_error()
     finally:

@@ -35,11 +35,11 @@ def parse_grey_range(text: str) -> str | GreyRange:
     if text in (AUTO, FULL):
         return text
     if (match := _RANGE.fullmatch(text)) and float(match[1]) < float(match[2]):
-        note = f"{match[1]} was mapped to black and {match[2]} to white, by --grey-range"
+        note = f"by --grey-range, value {match[1]} was mapped to black and {match[2]} to white"
         return GreyRange(float(match[1]), float(match[2]), note)
     raise UsageError(
-        f"--grey-range {text!r}: give auto, full, or the samples that are black and white, such as "
-        "29300-31500"
+        f'--grey-range {text!r}: give "auto", "full", or the values for black and for white, such '
+        "as 29300-31500"
     )
 
 
@@ -102,8 +102,8 @@ def parse_rate(text: str) -> Fraction:
         rate = Fraction(0)
     if not 0 < rate <= MOST_RATE:
         raise UsageError(
-            f"--rate {text!r} is not a frame rate above 0 and at most {MOST_RATE}; "
-            "give 30, 29.97 or 30000/1001"
+            f"--rate {text!r}: give a frame rate above 0 and at most {MOST_RATE}, such as 30, "
+            "29.97 or 30000/1001"
         )
     return rate
 
@@ -265,7 +265,7 @@ class SteppingSource(Source):
             self.notes.append(
                 f"the source's clock begins at {float(begins_s):.3f} s: --start "
                 f"{float(start_s):.3f} s is {float(begins_s + start_s):.3f} s on that clock, as in "
-                "time_s"
+                'the column "time_s"'
             )
             start_s += begins_s
         if start_s is not None and (number := self.seek(start_s)) is not None:
@@ -287,7 +287,7 @@ class SteppingSource(Source):
             self._end_s = (at if start_s is None else start_s) + duration_s
             if at >= self._end_s:
                 raise SourceError(
-                    f"{self.info.path}: no frame in that time, the next is at "
+                    f"{self.info.path}: no frame in the --duration after --start, the next is at "
                     f"{float(at - begins_s):.3f} s; use a longer --duration"
                 )
 

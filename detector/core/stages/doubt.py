@@ -45,8 +45,8 @@ def describe_impossible(candidates: Candidates, classes: int) -> str | None:
     if first < 0:
         return (
             f"the class of a detection is {-first} below the number of the first name: if the "
-            "names begin at another number, set classes: first; if that class means background, "
-            "set scores: background: first"
+            'names begin at another number, set "first" under "classes"; if that class means '
+            'background, set "background: first" under "scores"'
         )
     last = int(candidates.class_ids.max())
     if last >= classes:

@@ -134,7 +134,7 @@ class _Face:
             if picture.width and picture.height:
                 ImageDraw.Draw(picture).text((-x1, -y1), text, 255, font, anchor="ls")
         except OSError as error:
-            raise UsageError(f"the font cannot draw {text}: {error}; use another --font") from error
+            raise UsageError(f'the font cannot draw "{text}": {error}; change --font') from error
         return Text(np.asarray(picture), x1, y1, max(x2, round(font.getlength(text))))
 
 

@@ -24,7 +24,7 @@ def parse_share(text: str) -> float:
     share = float(match[1]) / (100 if match[2] else 1) if match else -1.0
     if not 0 <= share < 1:
         raise UsageError(
-            f"--skip-still {text}: not a share of the picture; write it as 0.5% or 0.005 (below 1)"
+            f"--skip-still {text}: give a share of the picture below 100%, such as 0.5% or 0.005"
         )
     return share
 

@@ -133,7 +133,7 @@ def _describe_detections(summary: Summary) -> str:
     if len(classes) > 1:
         if len(rest) == 1:
             shown, rest = classes, []
-        more = f", {sum(count for _, count in rest):,} of {len(rest)} others" if rest else ""
+        more = f", {sum(count for _, count in rest):,} in {len(rest)} other classes" if rest else ""
         text += f" ({', '.join(f'{count:,} {name}' for name, count in shown)}{more})"
     elif classes:
         text = f"{text}: {classes[0][0]}"

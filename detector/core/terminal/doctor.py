@@ -25,11 +25,12 @@ def print_findings(console: SafeConsole, findings: dict[str, Any]) -> None:
         height, width = choice["model_input"]
         parts.append(
             Text(
-                f"auto for {choice['model']} {width}x{height}: {choice['reason']}; {choice['undo']}"
+                f'"auto" for {choice["model"]} {width}x{height}: '
+                f"{choice['reason']}; {choice['undo']}"
             )
         )
     # For the models listed above, auto uses what was measured instead of this default.
-    scope = "auto for other models: " if findings["in_force"] and default["why"] else ""
+    scope = '"auto" for other models: ' if findings["in_force"] and default["why"] else ""
     parts.append(Text(scope + (default["why"] or "no engine")))
     verdict = (
         "the default job can run" if code == 0 else f"the default job cannot run (exit {code})"

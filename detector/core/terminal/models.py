@@ -51,8 +51,8 @@ def print_models(console: SafeConsole, models: Sequence[dict[str, Any]]) -> None
         style="dim",
     )
     console.print(
-        "Your own files: --model FILE. detect-video models families lists the supported families "
-        "of .onnx files.",
+        "Your own files: --model FILE. To list the supported families of .onnx files, run: "
+        "detect-video models families",
         style="dim",
         highlight=False,
     )

@@ -153,7 +153,7 @@ def stream_lines(summary: Summary) -> list[str]:
             f"{count} {DROPPED.get(why, why)}" for why, count in stream.dropped.items()
         )
         text = f"{stream.name}: {counted(stream.processed, 'picture')}, {counts or 'nothing found'}"
-        text += f"; dropped {drops}" if drops else ""
+        text += f"; dropped: {drops}" if drops else ""
         if stream.reconnects or stream.stalls:
             times = f"{counted(stream.reconnects, 'reconnect')}, {counted(stream.stalls, 'stall')}"
             text += f"; {times}"

@@ -45,7 +45,7 @@ def attach() -> Attached:
     try:
         import nvtx
     except ImportError as error:
-        return Attached(None, tool and f"nvtx cannot be imported ({error}): pip install nvtx")
+        return Attached(None, tool and f"nvtx cannot be imported ({error}); run: pip install nvtx")
     if not nvtx.enabled():
         return Attached(None, tool and "NVTX_DISABLE is set: unset NVTX_DISABLE")
     domain = nvtx.get_domain(DOMAIN)
@@ -76,8 +76,8 @@ def _attach_unchecked(nvtx: Any) -> Attached:
         version = getattr(nvtx, "__version__", "of this version")
         return Attached(
             None,
-            f"nvtx {version} does not reach it ({error}): pip install 'nvtx>=0.2.13,<0.2.18', or "
-            "use a newer nsys",
+            f"nvtx {version} does not reach the profiler ({error}); use a newer nsys, or run: "
+            "pip install 'nvtx>=0.2.13,<0.2.18'",
         )
     return Attached(domain)
 

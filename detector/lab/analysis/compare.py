@@ -330,7 +330,7 @@ def _warn_of_frames(ran: Sequence[Variant]) -> list[str]:
     odd = [variant.name for variant in ran if variant.frames_digest != first.frames_digest]
     counts = {turn.frames for variant in ran for turn in variant.rounds}
     warnings = [
-        f"{name} received different pictures from {first.name}: the source decodes differently"
+        f"the pictures of {name} and {first.name} differ: the source decodes differently"
         for name in odd
     ]
     if len(counts) > 1:
@@ -353,8 +353,8 @@ def _warn_of_stages(base: Variant, ran: Sequence[Variant]) -> list[str]:
                 if stage == "read" or boxes[0] == boxes[1]:
                     cause = "the engine cannot affect this"
                 warnings.append(
-                    f"{stage} takes {median(own):.2f} ms of CPU per frame with {variant.name} and "
-                    f"{median(other):.2f} with {base.name}: {cause}, so these rows are not "
+                    f"stage {stage}: {median(own):.2f} ms of CPU per frame with {variant.name}, "
+                    f"but {median(other):.2f} with {base.name}: {cause}, so these rows are not "
                     "comparable"
                 )
     return warnings

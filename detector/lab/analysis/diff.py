@@ -107,7 +107,7 @@ def judge_gate(
         return "not judged", f"{others}, so CPU times differ, too; repeat without them"
     if load is not None and load.differs:
         if (worst := most_grown(cpu, limit)) is None:
-            return "passed", "CPU times grew no more than allowed or than other programs explain"
+            return "passed", "no CPU time grew beyond the limit and what other programs explain"
         times = f"{worst.before:.2f} -> {worst.after:.2f} ms per frame ({worst.ratio - 1:+.0%})"
         return "failed", f"CPU time of {worst.what}: {times}, more than other programs explain"
     interval = f"[{frame.low - 1:+.1%} .. {frame.high - 1:+.1%}]"

@@ -175,7 +175,7 @@ def explain_sum(
             f"the layers{copies}"
         )
     else:
-        reason = "they agree under the profiler: the computer was busier in the unprofiled passes"
+        reason = "under the profiler they agree; the computer was busier in the unprofiled passes"
     return off, f"the sum of the layers differs from the forward pass by {off:+.1%}: {reason}"
 
 

@@ -141,7 +141,7 @@ def test_tolerance_of_cpu_time_is_the_spread_of_the_rounds():
         turn.cpu_ms["write"] = write
     assert document(noisy, variant("b", 100, 100, 100, cpu={"write": 11.0})).comparable is True
     [warning] = document(noisy, variant("b", 100, 100, 100, cpu={"write": 11.1})).warnings
-    assert re.match("write .* 11.10 ms .* b .* 4.00 .* a", warning)
+    assert re.match("stage write: 11.10 ms .* b, .* 4.00 .* a", warning)
 
 
 def test_rows_with_different_numbers_of_boxes_are_compared_with_a_warning():

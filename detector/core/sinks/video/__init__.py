@@ -143,8 +143,8 @@ class VideoSink(Sink):
     def _encode(self, frame: Frame, detections: Detections) -> None:
         if not self._file.sent and max(frame.size) > self._format.largest:
             raise OutputError(
-                f"cannot write {self.path}: {self._format.name} holds {self._format.largest} "
-                "pixels a side; use --save pictures"
+                f"cannot write {self.path}: {self._format.name} allows at most "
+                f"{self._format.largest} pixels a side; use --save pictures"
             )
         if self._clips is None:
             self._file.add(frame)
@@ -163,8 +163,8 @@ class VideoSink(Sink):
                 return None
             if self._clips.shortened:
                 self.notes.append(
-                    f"the lead before {counted(self._clips.shortened, 'clip')} was shortened, to "
-                    "save memory"
+                    f"--lead was shortened for {counted(self._clips.shortened, 'clip')}, to save "
+                    "memory"
                 )
         if not sent:
             raise OutputError(f"cannot write {self.path}: the source gave no frame")

@@ -22,14 +22,14 @@ PROBE_SIDE = 256  # pixels; every encoder accepts this size, and NVENC's minimum
 CURES = {
     "nvenc": "it needs an NVIDIA GPU and its driver",
     "qsv": "it needs an Intel GPU and its driver (intel-media-va-driver, libvpl)",
-    "svtav1": "pip install --force-reinstall av",
+    "svtav1": "reinstall PyAV (pip install --force-reinstall av)",
 }
 # A part of FFmpeg's message on a machine with a driver -> what the message means.
 NVENC_CURES = {
     "libnvidia-encode": "the driver lacks its encoder; if this is a container, start it with "
     "NVIDIA_DRIVER_CAPABILITIES=all",
     "unsupported device": "this GPU has no encoder, like some data-centre cards (A100, H100)",
-    "OpenEncodeSession": "all sessions of this GPU's encoder are taken, or it has none",
+    "OpenEncodeSession": "all sessions of this GPU's encoder are taken, or this GPU has no encoder",
     "No capable devices": "no GPU here has an encoder: data-centre cards (A100, H100) have none",
 }
 

@@ -54,7 +54,7 @@ class VideoFile:
         self._carry: type[CarriedTracks] | None = None
         if wants_tracks and self.sound is None:
             what = "sound" if info.has_audio else "subtitles" if info.has_subtitles else "data"
-            self.notes.append(f"{path.suffix} cannot hold {what}: it was omitted")
+            self.notes.append(f"omitted the {what}, which {path.suffix} cannot hold")
         elif wants_tracks:
             from detector.core.sinks.video.tracks import CarriedTracks
 
@@ -139,7 +139,7 @@ class VideoFile:
                 with suppress(*BROKEN):
                     self.close()
                 if most is not None:
-                    self.notes.append(f"no other track could be copied: {error}")
+                    self.notes.append(f"no track besides the video could be copied: {error}")
 
     def _begin_file(self, frame: Frame, most: int | None) -> None:
         """Open the file. ``most``: limit of tracks other than the video; None: no limit."""
@@ -174,7 +174,7 @@ class VideoFile:
         if (omitted := [key for key in tags if key not in kept]) and not self._noted_tags:
             self._noted_tags = True
             self.notes.append(
-                f"{self._path.suffix} cannot hold {', '.join(omitted)} of the source: omitted"
+                f"omitted tags that {self._path.suffix} cannot hold: {', '.join(omitted)}"
             )
 
     def _mux_tracks(self) -> None:

@@ -77,7 +77,7 @@ class CarriedTracks:
             kept = sorted(sound, key=lambda track: not track.disposition & default)[: rules.most]
             omitted = ", ".join(describe(stream) for stream in sound if stream not in kept)
             self.notes.append(
-                f"{suffix} holds {counted(rules.most, 'track')} of sound: {omitted} was omitted; "
+                f"{suffix} holds at most {counted(rules.most, 'sound track')}; omitted: {omitted}; "
                 "write a .mp4 or .mkv to keep all"
             )
             sound = kept
@@ -232,4 +232,4 @@ def describe(stream: Any) -> str:
 
 def _name_codec(stream: Any) -> str:
     context = stream.codec_context
-    return "of an unknown codec" if context is None else str(context.codec.canonical_name)
+    return "an unknown codec" if context is None else str(context.codec.canonical_name)

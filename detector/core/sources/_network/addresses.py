@@ -72,7 +72,7 @@ def opening_of(spec: str) -> FFmpegOptions:
             "another stream (ffmpeg -i srt://... -c copy -f mpegts udp://127.0.0.1:P)"
         )
     if scheme in STORES:
-        raise SourceError(f"only batch reads {scheme}://; use: detect-video batch ADDRESS -o OUT")
+        raise SourceError(f"{scheme}:// is for batch jobs; use: detect-video batch ADDRESS -o OUT")
     if scheme not in OPENINGS:
         raise SourceError(
             f"{scheme}:// is not a supported kind of stream; use one of "

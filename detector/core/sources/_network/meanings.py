@@ -27,13 +27,13 @@ def explain(error: BaseException, timed_out: bool = False) -> ErrorMeaning:
 def _explain(error: BaseException, timed_out: bool) -> str:
     number = getattr(error, "errno", None)
     if timed_out or isinstance(error, av.error.ExitError | av.error.TimeoutError):
-        return "the camera did not answer in time; check that it is on, and the port"
+        return "the camera did not answer in time; check the port, and that the camera is on"
     if isinstance(error, av.error.HTTPUnauthorizedError | av.error.HTTPForbiddenError):
         return "the camera rejects the user or password; check both in the address"
     if isinstance(error, av.error.HTTPNotFoundError):
         return "the camera has no such stream; check the path of the address"
     if isinstance(error, av.error.ConnectionRefusedError):
-        return "nothing listens at this port; check that the camera is on, and the port"
+        return "nothing listens at this port; check the port, and that the camera is on"
     if isinstance(error, av.error.DecoderNotFoundError):
         return "its codec is not supported; set the camera to H.264, H.265 or MJPEG"
     if isinstance(error, av.error.ProtocolNotFoundError | av.error.DemuxerNotFoundError):

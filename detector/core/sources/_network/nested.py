@@ -166,7 +166,7 @@ class NestedOpener:
         if self._missing >= MOST_MISSING and not self.given_up:
             why = getattr(self.failure, "strerror", None) or "they are empty"
             self.given_up = redact(
-                f"{self._missing} segments in a row did not come ({why}); check its server"
+                f"{self._missing} segments in a row did not come ({why}); check their server"
             )
         if self.given_up:
             return BytesIO()  # FFmpeg then goes quickly through the rest of the list

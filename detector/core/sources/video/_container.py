@@ -233,7 +233,7 @@ def _explain_not_for_opencv(
     if _is_interlaced(stream, first):
         # swscale fails ("Cannot convert interlaced to progressive frames"), but cv2 ignores the
         # error and returns the buffer's old content (OpenCV 5.0.0, FFmpeg 8).
-        return "interlaced: opencv returns black frames"
+        return "opencv returns black frames for interlaced video"
     if first is not None and (nearest_matrix(first) or int(first.color_trc) not in TRANSFERS):
         return "opencv returns black frames for its colours"
     return ""

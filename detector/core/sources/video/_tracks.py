@@ -51,11 +51,12 @@ def choose_track(path: str, container: Any, requested: int | None) -> tuple[Any,
         return chosen, ""
     number = tracks.index(chosen) + 1
     others = "; ".join(
-        f"{at} is {_describe(track)}" for at, track in enumerate(tracks, 1) if track is not chosen
+        f"track {at} is {_describe(one)}" for at, one in enumerate(tracks, 1) if one is not chosen
     )
-    how = "chosen by --video-track" if requested is not None else "use --video-track N for another"
+    how = "" if requested is None else " as --video-track requests"
+    hint = "; use --video-track N for another" if requested is None else ""
     return chosen, (
-        f"video track {number} of {len(tracks)} is used ({_describe(chosen)}); {others}; {how}"
+        f"video track {number} of {len(tracks)} is used ({_describe(chosen)}){how}; {others}{hint}"
     )
 
 

@@ -67,7 +67,7 @@ def explain_no_frame(info: SourceInfo, decodable: bool, refused: int) -> str:
         )
     if info.codec == "rawvideo" and not info.width:
         return (
-            "its pixels are raw, and the file does not state a picture's size; give it to ffmpeg: "
+            "its pixels are raw, but the picture's size is not stated; tell ffmpeg the size: "
             "ffmpeg -f rawvideo -pixel_format gray16le -video_size 640x480 -i IN -c:v ffv1 OUT.mkv"
         )
     what = f"{info.codec} {info.width}x{info.height}"

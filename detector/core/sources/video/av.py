@@ -161,7 +161,7 @@ class AvSource(SteppingSource):
 
     def _note_matrix(self, picture: Any) -> None:
         nearest, own = nearest_matrix(picture), int(picture.colorspace)
-        note = f"colour matrix {own} of H.273 cannot be converted; {nearest} was used instead"
+        note = f"colour matrix {own} of H.273 cannot be converted; matrix {nearest} was used"
         if nearest is not None and note not in self.notes:
             self.notes.append(note)
 
@@ -340,7 +340,7 @@ class HandOverMixin(SteppingSource):
         while grabbed and last_pts is not None and successor.pts <= last_pts:
             self.counts.bad += 1  # the fast reader lost this frame; PyAV skips it: pts must rise
             grabbed = successor.grab()
-        goes_on = f"continues from there{how}" if grabbed else "found no further frame either"
+        goes_on = f"takes over{how}" if grabbed else "found no further frame either"
         self.notes.append(f"{stopped}; PyAV {goes_on}")
         return grabbed
 

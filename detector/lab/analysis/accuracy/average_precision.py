@@ -44,7 +44,7 @@ def check_installed() -> None:
         import faster_coco_eval  # noqa: F401
     except ImportError as error:
         raise UsageError(
-            f"eval needs faster-coco-eval, which is not installed: {INSTALL}"
+            f"average precision needs faster-coco-eval, which is not installed; run: {INSTALL}"
         ) from error
 
 

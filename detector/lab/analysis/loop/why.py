@@ -292,7 +292,7 @@ class Explanation:
         blocked = _ms(one) - times.cpu - times.ready - for_it - pauses - clock.held_up(one)
         if one.stage in (READ, WRITE) or disk_faults:
             text = f"{blocked:.1f} ms blocked, waiting for the disk or another device"
-            yield DISK, blocked, text + (f"; {disk_faults} page faults from it" * bool(disk_faults))
+            yield DISK, blocked, text + (f"; {disk_faults} page faults on disk" * bool(disk_faults))
         mhz, usual = clock.mhz(one.start_ns, one.end_ns), clock.median_mhz
         if mhz is not None and usual and mhz < SLOWER_CLOCK * usual:
             slower = _ms(one) * (1 - mhz / usual)
