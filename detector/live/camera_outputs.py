@@ -1,4 +1,4 @@
-"""Opens the outputs of each camera in a live run, and the receivers of the run's events.
+"""Opens the outputs of each camera, and the receivers of events, of a live run.
 
 DIR/CAMERA/detections-YYYY-MM-DD.jsonl    rows, always
 DIR/CAMERA/zone-events-..., zone-counts-...csv    with --zones
