@@ -1,4 +1,4 @@
-"""Opens the outputs of each camera, and the receivers of events, of a live run.
+"""Opens the outputs of each camera, and the receivers of a live run's events.
 
 DIR/CAMERA/detections-YYYY-MM-DD.jsonl    rows, always
 DIR/CAMERA/zone-events-..., zone-counts-...csv    with --zones
