@@ -18,7 +18,7 @@ from detector.core.errors.secrets import redact
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNSAFE_IN_PAGE = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
 
-VERBS = {"is": "are", "was": "were", "has": "have"}  # singular -> plural
+VERBS = {"is": "are", "was": "were", "has": "have", "does": "do"}  # singular -> plural
 
 # Beginnings of text that spreadsheets read as a formula. ``as_cell`` puts a quote before such text,
 # even if quotes precede the ``=`` already, because ``from_cell`` removes exactly one quote.

@@ -25,6 +25,7 @@ from starlette.routing import Route
 from detector.core import wings
 from detector.core.errors import DetectVideoError, UsageError
 from detector.core.errors.secrets import redact
+from detector.core.errors.text import counted
 from detector.live import zone_counts
 from detector.live.base import format_utc
 from detector.live.hub import RATE, Controls, Hub
@@ -224,7 +225,7 @@ class Page:
         known = {one for one in self.sampler.names if re.fullmatch(NAME, one)}
         cameras = sorted(known) if named is None else named.split(",")
         if unknown := [one for one in cameras if one not in known]:
-            raise HttpError(404, f"{len(unknown)} of these cameras do not exist")
+            raise HttpError(404, f"{counted(len(unknown), 'camera', 'does')} not exist")
         return self._stream_response(request, list(dict.fromkeys(cameras)))
 
     def _stream_response(self, request: Request, cameras: list[str]) -> Any:

@@ -11,6 +11,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from detector.core.errors.text import counted
 from detector.core.stages.annotate import Style
 from detector.core.types import Detections, Frame
 from detector.live.camera_folder import lock_folder
@@ -119,10 +120,11 @@ class CameraRecorder:
         ended = not self._thread.is_alive()
         if self._dropped and not self._reported:
             self._reported = True
-            what, why = "packets", "the disk was too slow"
+            what, why = "packet", "the disk was too slow"
             if self.wants_pictures:
-                what, why = "frames", "encoding was too slow; try --preset ultrafast"
-            self._notice(f"{self._name}: {self._dropped} {what} were not recorded: {why}")
+                what, why = "frame", "encoding was too slow; try --preset ultrafast"
+            dropped = counted(self._dropped, what, "was")
+            self._notice(f"{self._name}: {dropped} not recorded: {why}")
         if ended and self._lock >= 0:
             os.close(self._lock)
             self._lock = -1

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from detector.core.errors.text import counted
 from detector.core.timeline.order import is_after_inference
 from detector.core.timeline.spans import INFER, READ, WRITE
 from detector.lab.analysis.loop.activities import Activity, Batches, LoopShape, activity_graph
@@ -292,7 +293,8 @@ class Explanation:
         blocked = _ms(one) - times.cpu - times.ready - for_it - pauses - clock.held_up(one)
         if one.stage in (READ, WRITE) or disk_faults:
             text = f"{blocked:.1f} ms blocked, waiting for the disk or another device"
-            yield DISK, blocked, text + (f"; {disk_faults} page faults on disk" * bool(disk_faults))
+            faults = f"; {counted(disk_faults, 'page fault')} on disk" * bool(disk_faults)
+            yield DISK, blocked, text + faults
         mhz, usual = clock.mhz(one.start_ns, one.end_ns), clock.median_mhz
         if mhz is not None and usual and mhz < SLOWER_CLOCK * usual:
             slower = _ms(one) * (1 - mhz / usual)

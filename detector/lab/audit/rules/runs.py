@@ -9,6 +9,7 @@ from msgspec import UNSET
 
 from detector.core.analysis.verdict import describe_others
 from detector.core.errors import EXIT_DAMAGED, EXIT_DONE
+from detector.core.errors.text import counted
 from detector.core.session.document import Disturbances, Summary
 from detector.lab.audit.rule import Hit, rule
 
@@ -116,7 +117,7 @@ def swapped(run: Summary) -> Iterator[Hit]:
 def slowed_down(run: Summary) -> Iterator[Hit]:
     disturbances = _read_disturbances(run)
     if disturbances.hot:
-        yield Hit(f"the cores were throttled by heat {disturbances.hot} times")
+        yield Hit(f"the cores were throttled by heat {counted(disturbances.hot, 'time')}")
     if disturbances.throttled_s > MUCH * run.seconds.get("run", 0.0) > 0:
         yield Hit(
             f"a CPU quota stopped the process for {disturbances.throttled_s:.1f} of "

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypedDict
 
 from detector.core.errors import ModelError
 from detector.core.errors.parsing import quote
+from detector.core.errors.text import counted
 from detector.core.models.formats import how_to_raise, raised
 from detector.core.models.formats.darknet.cfg import CfgSection
 from detector.core.models.graph.operators import ACTIVATIONS
@@ -558,7 +559,7 @@ def _read_yolo(section: CfgSection, architecture: CfgNetwork) -> Yolo:
     filters = len(anchors) * (5 + classes)
     if source.channels != filters:
         raise section.error(
-            f"[yolo] has {len(anchors)} masks and {classes} classes, so the layer before it needs "
+            f"[yolo] has {counted(len(anchors), 'mask')}, classes={classes}: the layer before needs "
             f"filters={filters}, {len(anchors)} x (5 + {classes}), not {source.channels}"
         )
     if architecture.yolos and architecture.yolos[0].classes != classes:
