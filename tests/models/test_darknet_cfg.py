@@ -68,7 +68,7 @@ def test_first_of_repeated_keys_applies_as_in_darknet():
         ),
         (GOOD.replace("filters=7", "filters=9" + "9" * 5000), "x.cfg:5: filters='9999"),
         (GOOD.replace("filters=7\n", ""), "x.cfg:4: [convolutional] needs filters=NUMBER"),
-        (GOOD.replace("filters=7", "filters=21"), "x.cfg:7: [yolo] has 1 mask, classes=2:"),
+        (GOOD.replace("filters=7", "filters=21"), "x.cfg:7: [yolo] has 1 mask, classes=2;"),
         (GOOD.replace("linear", "lineer"), "x.cfg:6: activation 'lineer' is not supported"),
         (GOOD.replace("filters=7", "filters=7\ngroups=2"), "x.cfg:6: groups=2 "),
         (GOOD.replace("filters=7", "filters=7\nsize=9"), "x.cfg:4: [convolutional] makes"),

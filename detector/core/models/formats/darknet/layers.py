@@ -559,8 +559,8 @@ def _read_yolo(section: CfgSection, architecture: CfgNetwork) -> Yolo:
     filters = len(anchors) * (5 + classes)
     if source.channels != filters:
         raise section.error(
-            f"[yolo] has {counted(len(anchors), 'mask')}, classes={classes}: the layer before needs "
-            f"filters={filters}, {len(anchors)} x (5 + {classes}), not {source.channels}"
+            f"[yolo] has {counted(len(anchors), 'mask')}, classes={classes}; the layer before needs"
+            f" filters={filters}, {len(anchors)} x (5 + {classes}), not {source.channels}"
         )
     if architecture.yolos and architecture.yolos[0].classes != classes:
         raise section.error(
