@@ -269,7 +269,8 @@ def test_stored_training_size_is_used(tmp_path, stored, size):
     ("change", "message"),
     [
         (lambda b: b[:7], "its header"),
-        (lambda b: (1 << 60).to_bytes(8, "little") + b[8:], "its header"),
+        (lambda b: (1 << 60).to_bytes(8, "little") + b[8:], "its header reaches beyond"),
+        (lambda b: (1 << 25).to_bytes(8, "little") + bytes(1 << 25), "header has 33554432 bytes"),
         (lambda b: b[:8] + b"x" + b[9:], "its header is not JSON"),
         (lambda b: b[:-1], "reaches beyond the end of the file"),
         (lambda b: (2).to_bytes(8, "little") + b"[]", "its header lists no tensors"),

@@ -196,6 +196,12 @@ def test_published_parameter_counts_are_the_same_as_in_our_catalogue() -> None:
         assert params / 1e6 == pytest.approx(MODELS[name].params_m, rel=SAME_PARAMS), name
 
 
+@pytest.mark.parametrize(("row", "flagged"), [("40,45,36", False), ("40,36,45", True)])
+def test_best_rate_is_the_highest(row: str, flagged: bool) -> None:
+    document = of_text(f"model,mean FPS,best FPS,worst FPS\na,{row}\n")
+    assert ("statistic-outside-range" in rules_of(document)) == flagged
+
+
 @pytest.mark.parametrize(
     ("printed", "flagged"),
     [("0.0664", False), ("0.1327", True), ("0.2654", False), ("0.5308", True)],

@@ -44,8 +44,10 @@ def read_safetensors(path: Path) -> tuple[Contents, bytes]:
                 raise ModelError(f"{path}: {what}; download it again")
             file.seek(0)
             header_bytes = int.from_bytes(file.read(8), "little")
-            if length < 8 or header_bytes > min(MAX_HEADER, length - 8):
+            if length < 8 or header_bytes > length - 8:
                 raise _damage_error(path, "its header reaches beyond the end of the file")
+            if header_bytes > MAX_HEADER:
+                raise _damage_error(path, f"its header has {header_bytes} bytes")
             header = json.loads(file.read(header_bytes))
     except OSError as exc:
         raise ModelError(

@@ -29,10 +29,12 @@ def _find_statistic(column: AuditColumn) -> str:
             return f"p{match[1] or match[2]}"
         if word in ("mean", "avg", "average"):
             return "mean"
-        if word in ("min", "minimum", "best"):
+        if word in ("min", "minimum"):
             return "min"
-        if word in ("max", "maximum", "worst"):
+        if word in ("max", "maximum"):
             return "max"
+        if word in ("best", "worst"):  # the best time is the lowest, the best rate the highest
+            return "max" if (word == "best") == (column.quantity == RATE) else "min"
         if word == "median":
             return "p50"
         if word in ("std", "stdev", "stddev", "sd"):
