@@ -1,5 +1,5 @@
-"""scripts/gpu_check without a GPU: its plan with a fake clock, its files, and each step with a
-stand-in for the GPU."""
+"""scripts/gpu_check without a GPU: its plan with a fake clock, its files, and its steps with
+stand-ins."""
 
 import importlib
 import json
@@ -203,10 +203,10 @@ REHEARSED = {  # step -> least number of rehearsed rows, and a text that the out
     "asserted": (7, "frames that have a row in rows.partial.jsonl: 38 of 38"),
     "limited": (2, "batch 2 fits: use --batch 2"),
     "gil": (3, "cuda-python: Python runs during a wait for an event"),
-    "memory": (3, "torch: 2 threads x 20 x 1 MB and back: the same bytes"),
+    "memory": (3, "torch: 2 threads copy 1 MB to the GPU and back, 20 times each: the same bytes"),
     "leaks": (7, "trt: opened and closed 50 times, GPU memory: +0.0 MB"),
     "compile": (3, "graphs compiled after loading, by 2 threads: 0"),
-    "tensorrt": (15, "the cached plan is used: 3 plans, then 3, the same files"),
+    "tensorrt": (15, "the cached plan is used: 3 plans before, 3 after, the same files"),
     "trace": (1, "has the loop's range"),
     "video": (4, "--encoder nvenc: refused in one line without a GPU"),
     "drawing": (4, "0 drawing threads, run 2: it ran"),
@@ -214,7 +214,6 @@ REHEARSED = {  # step -> least number of rehearsed rows, and a text that the out
     "rtx": (15, "rtx: files of compiled kernels: 1"),
     "no_driver": (0, "detect-video --engine trt: exit 5"),
 }
-
 
 # Steps that are rehearsed without --nightly: one that runs the program, two that need no GPU.
 BY_DAY = ("video", "gil", "no_driver")

@@ -23,7 +23,7 @@ from detector.batch.pieces import LEAST_S, folder_name
 from detector.core.errors import UsageError
 from detector.core.sources._addresses import is_address
 
-LEAST_BYTES = 8 << 20  # smaller files stay whole; two parts of LEAST_S seconds are usually larger
+LEAST_BYTES = 8 << 20  # smaller files stay whole: they rarely last for two parts of LEAST_S seconds
 MINUTE_BYTES = 1 << 20  # video rarely has fewer bytes per minute; this bounds the number of parts
 PER_WORKER = 4  # parts per worker, so that all workers end at about the same time
 MOST_PARTS = 1 << 20  # in effect no limit
@@ -156,7 +156,7 @@ class LongItems:
         return item.size - item.booked
 
     def give_up(self, name: str) -> Divided | None:
-        """Forget an item that gets a single run or has failed. Return None if it was not split."""
+        """Forget an item that failed or is processed whole now. Return None if it was not split."""
         return self._divided.pop(name, None)
 
     def is_given_up(self, task: Task) -> bool:

@@ -22,13 +22,13 @@ NO_MOMENTS = "record them: detect-video profile SOURCE --moments"
 
 
 def explain(session: SavedSession, frame: int | None, slowest: int, *, clip: bool = True) -> Why:
-    """Explain ``frame`` or, if None, the slowest (``slowest``: how many). Raises UsageError."""
+    """Explain ``frame``, or the ``slowest`` slowest frames if it is None. Raises UsageError."""
     known, absent = gather(session, clip)
     sizes = session.document.loop[0] if session.document.loop else None
     spans = activities_of(session.spans)
     explanation = Explanation(spans, LoopShape.of(sizes), known) if sizes else None
     if explanation is None or not explanation.frames:
-        raise UsageError(f"{session.folder}: no frame is recorded from read to write")
+        raise UsageError(f"{session.folder}: no frame has all its spans, from `read` to `write`")
     recorded = explanation.frames
     if frame is not None and frame not in recorded:
         raise UsageError(

@@ -1,6 +1,5 @@
 """torchvision's detectors: SSD300, SSDLite, RetinaNet, FCOS and Faster R-CNN, exported as
-torchvision's documentation says. The graphs include resize, normalisation and NMS.
-"""
+torchvision's documentation says. The graphs include resize, normalisation and NMS."""
 
 from __future__ import annotations
 

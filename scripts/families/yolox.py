@@ -79,7 +79,8 @@ def export(model: Any, path: Path, size: tuple[int, int], decode: bool, batch: b
 def variants(out: Path, pictures: list[Path], name: str) -> list[Variant]:
     experiment = get_exp(None, name)
     size = experiment.test_size
-    # Also detect in the original pictures: YOLOX's letterbox resizes with the same filter as ours.
+    # Detect in the original pictures as well as in the resized copies. The results are comparable
+    # because YOLOX's letterbox resizes with the same filter as ours.
     all_pictures = pictures + [at_size(out, picture, size[1], size[0]) for picture in pictures]
     model = network(experiment, all_pictures)
     rows = {

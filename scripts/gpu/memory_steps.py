@@ -54,7 +54,8 @@ def memory() -> Iterator[Row]:
             thread.start()
         for thread in threads:
             thread.join()
-        yield row(f"{name}: 2 threads x 20 x 1 MB and back", errors or "the same bytes", not errors)
+        what = f"{name}: 2 threads copy 1 MB to the GPU and back, 20 times each"
+        yield row(what, errors or "the same bytes", not errors)
         rate = upload_rate(provider)
         value = "not reported for a stand-in" if rehearsing() else f"{rate:.1f} GB/s"
         yield row(f"{name}: 64 MB to device, page-locked", value, None if rehearsing() else True)

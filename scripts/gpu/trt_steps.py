@@ -125,7 +125,7 @@ def kept_plans(engine: str, folder: str) -> Row:
     with here.opened(engine, folder, device="cuda:0", **options).engine:
         after = plans()
     same = bool(before) and before == after
-    value = f"{len(before)} plans, then {len(after)}" + (", the same files" if same else "")
+    value = f"{len(before)} plans before, {len(after)} after" + (", the same files" if same else "")
     return row(f"{engine} fp16: reopened, the cached plan is used", value, same)
 
 

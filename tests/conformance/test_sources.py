@@ -60,7 +60,7 @@ def test_declaration_is_valid(kind: type[Source]) -> None:
     assert isinstance(kind.order, int)
 
 
-def test_method_claims_never_raises_and_accepts_only_specs_of_the_declared_form(
+def test_claiming_never_raises_and_accepts_only_specs_of_the_declared_form(
     kind: type[Source], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -104,9 +104,9 @@ def test_full_disk_loses_rows_until_there_is_room(tmp_path: Path, notices: list[
             rows.write(frame_at(number, 0), one_detection())
         clock.now += 2 * NS
         rows.write(frame_at(20, 0), one_detection())  # the retry fails, too
-    whole = rows.counts()["written"]
-    assert 0 < whole < 5
-    assert rows.counts()["lost"] == 21 - whole
+    kept = rows.counts()["written"]
+    assert 0 < kept < 5
+    assert rows.counts()["lost"] == 21 - kept
     assert (len(notices), rows.paused) == (1, True)
     clock.now += 2 * NS
     for number in range(21, 25):
@@ -114,7 +114,7 @@ def test_full_disk_loses_rows_until_there_is_room(tmp_path: Path, notices: list[
     assert (len(notices), rows.paused) == (2, False)
     rows.close()
     written = read(tmp_path / "yard" / "detections-2026-01-31.jsonl")
-    assert [row["frame"] for row in written] == [*range(whole), *range(21, 25)]
+    assert [row["frame"] for row in written] == [*range(kept), *range(21, 25)]
 
 
 def test_removed_file_or_folder_is_created_again(tmp_path: Path, notices: list[str]) -> None:

@@ -28,12 +28,12 @@ def run(tmp_path, monkeypatch):
         config = resolve_config(None, {"model": "x.cfg", "engine": "null", **options})
         return detect([str(source) for source in sources or ("in.mp4",)], config)
 
-    def started(*_):
+    def raise_started(*_):
         raise EngineStartedError
 
     def start_without_an_engine(*sources, **options):
         with monkeypatch.context() as patch:
-            patch.setattr(engines, "load_library", started)
+            patch.setattr(engines, "load_library", raise_started)
             return start(*sources, **options)
 
     start.until_engine = start_without_an_engine
@@ -64,7 +64,7 @@ def test_second_run_is_refused_before_the_engine_starts(run, tmp_path, options, 
 
 
 def test_output_of_other_settings_does_not_block_a_run(run):
-    """The run with other settings would write in-ort-detected-2.mp4."""
+    """The first output has conf=0.5, so a run with conf=0.6 writes in-ort-detected-2.mp4."""
     run(conf=0.5, engine="ort")
     writing = Partial(Path("in-ort-detected.mp4"))
     with pytest.raises(OutputError, match="another run"):

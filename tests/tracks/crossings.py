@@ -1,7 +1,7 @@
 """Scenes with known crossings: objects that walk over a line, stop on it or turn back before it.
 
 The true counts come from each object's plan, not from the program's geometry. A plan gives
-distances along the line and away from it. We map these distances into the picture.
+distances from the line. We give each object a place along the line, and map both into the picture.
 """
 
 from collections import Counter as Tallies
@@ -52,7 +52,8 @@ PLANS = (
     Plan("passes the end of the line", (-FAR, FAR), (0, 0, 0, 0), beside=True),
     Plan("into the zone and back", (-FAR, 120, -FAR), (1, 1, 1, 1)),
 )
-PASSING = (*PLANS[:4], *PLANS[7:10])  # no turns near the line: long steps would miss them
+# Without turns near the line: a fast object may turn there unseen, between two frames.
+PASSING = (*PLANS[:4], *PLANS[7:10])
 
 
 @dataclass
@@ -72,11 +73,11 @@ def make_scene(
     random = np.random.default_rng(seed)
     angle, length = random.uniform(0, 2 * np.pi), random.uniform(700, 900)
     middle = np.array(SIZE) / 2 + random.uniform(-40, 40, 2)
-    along = np.array([np.cos(angle), np.sin(angle)])
-    right = np.array([-along[1], along[0]])  # points to the right of the line, since y points down
+    axis = np.array([np.cos(angle), np.sin(angle)])
+    right = np.array([-axis[1], axis[0]])  # points to the right of the line, since y points down
 
     def point_at(share: float, away: float) -> tuple[float, float]:
-        x, y = middle + along * length * (share - 0.5) + right * away
+        x, y = middle + axis * length * (share - 0.5) + right * away
         return float(x), float(y)
 
     near, far = STRIP if thin else BAND

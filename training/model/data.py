@@ -27,9 +27,9 @@ SIDE = 512  # longest side of a picture in memory, in pixels; larger pictures ar
 SIDE_RENDERED = 640  # for rendered pictures, because some of their cars are a few pixels wide
 WEBP_QUALITY = 60  # at this quality, all pictures and the teacher take less than 60 MiB
 
-# (person, vehicle), for cells without a label: target score / the teacher's score.
+# (person, vehicle). The target of a cell without a label is the teacher's score times this factor.
 TRUST = {
-    "coco": (0.5, 0.5),  # labelled except for a few objects, so half trust
+    "coco": (0.5, 0.5),  # a few objects are not labelled, so we half trust the teacher
     "overpass": (1.0, 0.5),
     "voc": (0.5, 1.0),  # all people and vehicles are labelled, except lorries
     "traffic": (1.0, 1.0),  # people and distant vehicles are not labelled
@@ -47,7 +47,7 @@ class Picture:
     classes: NDArray[np.int64]  # [n] 0 person, 1 vehicle
     ignored: NDArray[np.bool_]  # [n] True: detecting the class here is neither right nor wrong
     kind: str  # a key of TRUST
-    weight: float  # how often the picture is drawn, relative to others
+    weight: float  # how often the picture is chosen, relative to others
 
 
 def sampling_weight(split: str, kind: str, classes: Iterable[int]) -> float:
@@ -202,7 +202,7 @@ def render_streets(seeds: Iterable[int], seconds: int = 8) -> Iterator[Picture]:
 
 
 def pack(pictures: Iterable[Picture], extra: dict[str, bytes], target: Path) -> None:
-    """Write a zip that has WebP pictures, a json of their labels, and the files in ``extra``."""
+    """Write a zip of WebP pictures, a json of their labels, and the files in ``extra``."""
     partial = target.with_name(target.name + ".part")
     rows = []
     with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:

@@ -1,17 +1,17 @@
 """Find the stage that limits a run, estimate the gain if that stage took no time, and give advice.
 
-Stages are judged by the time that they need. This time excludes all waits for a core, also the
+Stages are judged by the time that they need. This time excludes all waits for a core, even the
 waits of libraries' threads that work for a stage. So a busy machine does not change the verdict.
 A run takes as long as its slowest group of stages (``timeline.order``), or as its CPU time per core
-if that is longer.
+if that is longer. The verdict names the stage with the largest gain, and the share of its threads'
+time that it took.
 
 The gain assumes that nothing else changes. Without a stage, a run takes as long as its slowest
 remaining group or CPU work, plus opening and closing files. The time saved is at most the time that
 the stage ran. We report the gain only if it is reliable. The machine must have free cores and
-little other work. The gain must be below ``MAX_GAIN``, and within ``MAX_ERROR`` of an estimate from
-the times that stages need. With two cores 90% busy, we estimated a gain of 9%, but measured 66%.
-
-The verdict names the stage with the largest gain, and the share of its threads' time that it took.
+little other work: with two cores 90% busy, we estimated a gain of 9%, but measured 66%. The gain
+must be below ``MAX_GAIN``. A second estimate of it, from the times that stages need, may differ by
+at most ``MAX_ERROR``.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ from detector.core.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS,
 
 INPUT_STAGES = (PREPROCESS, INFER, HEAD)  # their time depends on the network's input size
 CPU_FULL = 0.8  # share of all cores' time above which stages slow each other down
-# If libraries' threads explain more than this share of a stage's sleep, we assume they explain all.
+# While a stage's threads sleep, libraries' threads may work for it. If that explains more than this
+# share of the sleep, we assume that it explains all of it (see ``need_s``).
 MOSTLY_LIBRARIES = 0.5
 ROUNDING = 1e-4  # share of a frame's time; anything smaller is a rounding error
 MAX_OTHERS = 0.05  # share of all cores; if other programs use more, we do not trust a run's times
-MAX_ERROR = 0.1  # share of the FPS; we report a gain only if the estimate is this close
+MAX_ERROR = 0.1  # share of the FPS by which the two estimates of a reported gain may differ
 # We report no larger gain: its error could exceed MAX_ERROR. Without a stage, the others get faster
 # too (warmer caches), together by up to 0.3 of that stage's time (scripts/gain_check).
 MAX_GAIN = 0.25
@@ -69,8 +70,8 @@ class FrameCosts:
     period_s: float  # seconds of the run / frames
     outside_s: float  # part of the period outside the loop: opening the source, closing files
     stages: dict[str, float]  # time needed; for infer, the time with at least one call running
-    # Busy time of the stage's threads, including waits for a core, plus the CPU time of libraries'
-    # threads that worked for the stage while its own threads were not asleep.
+    # Busy time of the stage's threads, including waits for a core. If libraries' threads used more
+    # CPU time for the stage than its own threads slept, the difference is added.
     ran: dict[str, float]
     per_thread: dict[str, float]  # time needed, divided by the number of the stage's threads
     stage_cpu: dict[str, float]  # CPU time, with libraries' threads if their stage is known
@@ -83,8 +84,8 @@ class FrameCosts:
     frames: int
     shares: dict[str, float]  # stage -> share (0 to 1) of its threads' time, as in the ledger
     threads: dict[str, list[str]]
-    # The thread that waited most for cores that this run's other threads used: its name, and the
-    # share (0 to 1) of its loop time that it waited. None if unknown, or if no thread waited.
+    # The thread that spent the largest share (0 to 1) of its loop time waiting for cores that other
+    # threads of this run used: its name and this share. None if unknown, or if no thread waited.
     crowded: tuple[str, float] | None = None
 
     def groups(self, remaining: Mapping[str, float]) -> dict[str, float]:
@@ -198,7 +199,7 @@ def frame_times(
 
 def _stage_cpu_s(stage: StageFigures, sync: bool) -> float:
     """Return CPU seconds of the stage's thread and of libraries' threads working for it. In the
-    plain loop (``sync``), ``cpu_s`` covers other stages' codecs too, so prefer the split."""
+    plain loop (``sync``), ``cpu_s`` includes other stages' codecs; ``split.on_cpu_s`` does not."""
     if not sync:
         return stage.cpu_s + (stage.library_cpu_s or 0.0)
     if stage.split is None or stage.library_cpu_s is None:
@@ -255,7 +256,7 @@ def period_with(times: FrameCosts, remaining: Mapping[str, float]) -> float:
     """Return the least possible seconds per frame. ``remaining``: as in ``groups``."""
     saved_s = sum(times.ran.get(name, 0) * (1 - share) for name, share in remaining.items())
     rest = max(0.0, times.period_s - saved_s)
-    if times.sync:  # codecs' threads work in the background, but a run takes at least its CPU time
+    if times.sync:  # codecs' threads work at the same time, so the CPU time may be the limit
         return max(rest, times.outside_s + _cpu_s(times, remaining)) if times.others_known else rest
     return max(rest, explained_s(times, remaining))
 
@@ -289,8 +290,7 @@ def is_reliable(times: FrameCosts, remaining: Mapping[str, float]) -> bool:
     We cannot if the cores are full before or after the change: only a measurement shows how much
     faster the other stages become. (In the plain loop, only libraries' threads can fill the cores.)
     We also cannot if the gain is above MAX_GAIN, or if closing files takes much of the run. With
-    --save crops, we computed a gain of 49% but measured 17%: the disk had worked during
-    inference.
+    --save crops, we computed a gain of 49% but measured 17%: the disk had worked during inference.
     """
     if times.others_share > MAX_OTHERS:
         return False
@@ -303,7 +303,7 @@ def is_reliable(times: FrameCosts, remaining: Mapping[str, float]) -> bool:
         return True  # the gain is 0 or infinite, even if the times are inaccurate
     if bound > MAX_GAIN or times.cpu_is_full or (full and not times.sync):
         return False
-    # Data that the disk absorbed during the run must still be written when files are closed.
+    # In a shorter run, the disk writes less in the background, so closing files may take longer.
     at_worst_s = period_s + min(times.outside_s, max(0.0, times.period_s - period_s))
     if bound - _gain_to(times, at_worst_s) > MAX_ERROR:
         return False

@@ -65,7 +65,7 @@ class PlanDraft:
             raise UsageError("--save-times and --no-instruments contradict each other; omit one")
         model_file, extra_stages = Path(config.network.model).name, between.choose(config.as_dict())
         added = tuple(name for stage in extra_stages for name in stage.kind.brings)
-        _refuse_empty_outputs(config, added)
+        _check_needs_of_outputs(config, added)
         reading, selection = SourceReading.of(config), Selection.of(config)
         writing = {
             **asdict(config.output),
@@ -95,8 +95,8 @@ class PlanDraft:
         chosen: Callable[[Network, Config], None] = lambda network, config: None,
         **words: Any,
     ) -> RunPlan:
-        """Load the network. The first of ``specs`` that opens may decide the shape of the input.
-        ``picture``: (width, height) of a picture that decides instead. ``chosen``, ``words``: see
+        """Load the network. The first source in ``specs`` that can be opened may decide the shape
+        of its input; ``picture``, (width, height), decides instead. ``chosen``, ``words``: see
         ``loading.load_model``. Raises UsageError, ModelError, EngineError."""
         size = None  # size of the source's pictures, if known
         if picture is None:
@@ -124,7 +124,7 @@ class PlanDraft:
             chosen=refuse,
             **words,
         )
-        # Leave out runtime options: the engine has them; the session shows what the user set.
+        # Keep runtime options as the user set them, for the session. The engine has the tuned ones.
         runtime = {field.name for field in fields(RuntimeConfig)}
         tuned = {name: value for name, value in loaded.tuned.items() if name not in runtime}
         draft = PlanDraft.of(self.config.with_options(tuned)) if tuned else self
@@ -150,7 +150,7 @@ class PlanDraft:
         )
 
 
-def _refuse_empty_outputs(config: Config, added: Sequence[str]) -> None:
+def _check_needs_of_outputs(config: Config, added: Sequence[str]) -> None:
     from detector.core import sinks
 
     for name in config.output.save or ():
@@ -254,7 +254,7 @@ class RunPlan:
 
     @property
     def requests(self) -> Sequence[BatchRequest]:
-        """The engine's requests as the loop fills them: one row per frame, even with --tiles."""
+        """The engine's requests for the loop: one batch row per frame, even with --tiles."""
         return self.tiling.requests(self.loaded.engine.requests)
 
     def between(self, info: SourceInfo) -> dict[str, Stage]:

@@ -18,7 +18,7 @@ class PicturesSource(Source):
 
     @classmethod
     def claims(cls, spec: str) -> bool:
-        """Return whether ``spec`` is a folder, a picture, or a pattern that is no file's name."""
+        """Return whether ``spec`` is a folder, a picture, or a pattern that is no existing file."""
         if isinstance(spec, NamedPictures) or os.path.isdir(spec):
             return True
         if os.path.lexists(spec):

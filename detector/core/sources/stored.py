@@ -1,4 +1,4 @@
-"""``StoredVideo``: a video in an object store or on a web server, read by a batch job."""
+"""``StoredSource``: a video in an object store or on a web server, read by a batch job."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StoredSource(Source):
 
 
 def open_place(place: Location) -> RangedObject:
-    """Open an object. Raises SourceError, and so do reads after a lost connection."""
+    """Open an object, or raise SourceError. Reading it raises the same after a lost connection."""
     if place.scheme in STORES:
         from detector.core.sources._ranges import StoredObject
 

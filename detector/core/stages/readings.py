@@ -43,8 +43,7 @@ WHOLE = 0.01  # tolerance for a whole class number
 class Columns:
     """Columns of output number ``output``: ``count`` columns from ``first`` on (None: all the
     rest). ``across``: the output is [1, columns, N], not [1, N, columns]. An output [1, N] is one
-    column.
-    """
+    column."""
 
     output: int = 0
     first: int = 0
@@ -59,14 +58,14 @@ class Cells:
 
     "offsets"    x and y from the cell's point, and logarithms of width and height, in cells (YOLOX)
     "linear"     the same, but with width and height instead of their logarithms (BlazeFace)
-    "distances"  from the cell's point to left, top, right and bottom, in cells; each is the mean of
-                 0, 1, 2 ... ``bins`` - 1, weighted by the softmax of ``bins`` columns (generalised
-                 focal loss, arXiv 2006.04388)
+    "distances"  from the cell's point to left, top, right and bottom, in cells. With several
+                 ``bins``, each is the mean of 0, 1, 2 ... ``bins`` - 1, weighted by the softmax of
+                 ``bins`` columns (generalised focal loss, arXiv 2006.04388)
 
     ``centre``: position of a cell's point inside the cell, 0 to 1. ``anchors``: consecutive rows
     per cell. ``sizes``: used instead of ``anchors`` for SSD. For each stride, it lists a cell's
-    priors in pixels, each the side of a square or (width, height). Offsets are then in units of
-    priors, not of cells. ``variances``: factors on x and y, and on width and height.
+    priors in pixels. A prior is (width, height), or the side of a square. Offsets are then in units
+    of priors, not of cells. ``variances``: factors on x and y, and on width and height.
     """
 
     kind: str
@@ -94,11 +93,12 @@ class Cells:
 class Reading:
     """How to read a network's outputs. ``unit``: factors from a box's x and y to network pixels:
     (1, 1) for boxes in pixels, (W, H) for boxes in 0..1. ``background``: which column of scores is
-    the background; in a list, "first" means class ``first_class`` - 1. ``several``: a row
-    yields a detection for each class that reaches the threshold, not only for the best.
-    ``objectness_mean``: a score is the "product" of objectness and class probability, or their
-    "geometric" mean. ``classes``: only in a list of finished detections. ``first_class``: the
-    number of the first class name. ``count``: the output with the number of used rows."""
+    the background. In a list of finished detections, with "first", class ``first_class`` - 1 is the
+    background. ``several``: a row yields a detection for each class that reaches the threshold, not
+    only for the best. ``objectness_mean``: a score is the "product" of objectness and class
+    probability, or their "geometric" mean. ``classes``: only in a list of finished detections.
+    ``first_class``: the number of the first class name. ``count``: the output with the number of
+    used rows."""
 
     boxes: Columns
     scores: Columns
@@ -198,7 +198,6 @@ def _select_best(
 
 
 def _softmax(scores: Floats) -> Floats:
-
     e = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-np.inf))
     result: Floats = e / e.sum(axis=1, keepdims=True)
     return result

@@ -22,7 +22,7 @@ PROGRAM, STANDARD_INPUT = "detect-video", "-"
 # Options that do not affect a run's speed.
 UNRELATED = ("--run-dir", "-o", "--output", "--only", "--what-if-seconds")
 UNRELATED_FLAGS = ("--csv", "--json", "--quiet", "-q", "--verbose", "-v")
-# Commands that measure a step's gain, for steps whose gain is unknown.
+# What measures a step's gain if it is unknown: the what-if pass, or the step's own command.
 WHAT_IF = "profile --only what_if"
 THIS = "this command"
 
@@ -31,9 +31,9 @@ MEASURED, AT_MOST = "measured", "at most"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """End-to-end FPS with a change. ``kind``: MEASURED, or AT_MOST if the run omitted the stage
-    that the change makes cheaper. ``basis``: the what-if row. ``apart``: FPS of the fastest round
-    minus FPS of the slowest. ``helps``: the change was faster in every round."""
+    """End-to-end FPS with a change. ``kind``: MEASURED, or AT_MOST if the what-if run left out the
+    stage that the change makes cheaper. ``basis``: the what-if row. ``apart``: FPS of the fastest
+    round minus FPS of the slowest. ``helps``: the change was faster in every round."""
 
     fps: float
     kind: str

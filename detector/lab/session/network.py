@@ -189,7 +189,7 @@ class LayersFacts:
 class SheetRoof:
     """The model on the roofline of a data sheet (``--peak``, ``--bandwidth``). ``of_peak``,
     ``of_bandwidth``: shares that the forward pass reaches. ``bound``: the limit with the larger
-    share, or neither if both shares are small."""
+    share, or "neither" if both shares are small."""
 
     precision: str
     peak_gflops_s: Peak
@@ -205,8 +205,8 @@ class RooflineFacts:
     """The whole model on the roofline; ``macs``, ``flops`` and ``bytes`` are per picture.
     ``ridge``: precision -> ridge point. ``peaks``: measured or, for a GPU, from the data sheet.
     ``sheet``: the model compared with the data sheet. ``peak_under_measured``: names of layers
-    above their roofline. ``uncounted``: as in ``LayersFacts``; unless 0, the sums are too low.
-    ``doubts``: why the rates are unreliable."""
+    above their roofline. ``uncounted``: as in ``LayersFacts``; if there are any, ``macs`` and the
+    other sums are too low. ``doubts``: why the rates are unreliable."""
 
     macs: Count
     flops: Count
@@ -261,7 +261,7 @@ class TorchFacts:
     start with the longest. ``self_ms``: sum over all operators, listed or not. ``trace``: a file in
     the session. ``frames``: number of profiled frames, in batches of ``batch``. ``forward_ms``,
     ``profiled_ms``: mean time of a batch without and with the profiler. ``slowdown``: fastest batch
-    with the profiler / fastest without. ``flag``: why self times do not add up to the pass."""
+    with the profiler / fastest without. ``flag``: why ``self_ms`` and ``profiled_ms`` disagree."""
 
     rows: Sequence[Operator]
     by_shape: Sequence[Operator]

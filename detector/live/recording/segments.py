@@ -61,7 +61,7 @@ class Segments:
         self._refused_codec = False
 
     def wants_key(self, arrived_ns: int) -> bool:
-        """Return whether the picture that arrived at ``arrived_ns`` must be a key frame."""
+        """Return whether a new file is due at ``arrived_ns``. It must begin with a key frame."""
         if self.paused_ns is not None and self._file is None:
             return arrived_ns >= self._retry_ns
         return self._file is None or arrived_ns - self._began_ns >= self._longest_ns

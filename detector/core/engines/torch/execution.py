@@ -22,14 +22,14 @@ CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
 
 
 def list_executed_layers(
-    module: fx.GraphModule, example: Tensor, multiplied: Mapping[str, str]
+    module: fx.GraphModule, example: Tensor, arithmetic: Mapping[str, str]
 ) -> list[LayerExecution]:
     """Return the layers in order, with their precision. ``example``: u8 [B, H, W, 3].
-    ``multiplied``: type of a convolution's tensors -> type of its arithmetic, if they differ."""
+    ``arithmetic``: type of a convolution's tensors -> type of its arithmetic, if they differ."""
     layers: list[LayerExecution] = []
 
     def record(name: str, part: nn.Module, arguments: Sequence[Any], result: Any) -> None:
-        precision = _precision(part, result, multiplied)
+        precision = _precision(part, result, arithmetic)
         view = _is_view(part, arguments, result)
         layers.append(LayerExecution(name, type(part).__name__, precision, view=view))
 
@@ -58,9 +58,9 @@ def _is_view(part: nn.Module, arguments: Sequence[Any], result: Tensor) -> bool:
     return shares and not getattr(part, "inplace", False)
 
 
-def _precision(part: nn.Module, result: Any, multiplied: Mapping[str, str]) -> str:
+def _precision(part: nn.Module, result: Any, arithmetic: Mapping[str, str]) -> str:
     precision = NAMES.get(result.dtype, str(result.dtype).removeprefix("torch."))
     if isinstance(part, CONVOLUTIONS):
         precision = NAMES.get(part.weight.dtype, precision)
-        return multiplied.get(precision, precision)
+        return arithmetic.get(precision, precision)
     return precision

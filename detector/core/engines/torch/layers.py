@@ -1,7 +1,7 @@
 """Time every layer. A call that reads the clock is inserted into the graph after each module.
 
 A layer's time lasts from the end of the layer before it to its own end. Reading the clock costs
-some 100 ns; hooks would cost several us (docs/decisions.md). On a GPU we wait for each layer.
+some 100 ns, hooks several microseconds (docs/decisions.md). On a GPU we wait for each layer.
 """
 
 from __future__ import annotations

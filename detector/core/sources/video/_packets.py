@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from detector.core.sources.video._fields import FieldReader
 
-# Like FFmpeg, we take an MPEG-4 packet of at most this many bytes for a repeated picture (N-VOP).
+# As in FFmpeg, an MPEG-4 packet of at most this many bytes counts as a repeated picture (N-VOP).
 LARGEST_N_VOP = 19
 H264_SLICES = range(1, 6)
 HEVC_SLICES, HEVC_SKIPPED_LEADING = range(32), (8, 9)  # the latter: RASL pictures
@@ -41,9 +41,9 @@ class PictureRule:
         # Width in bytes of the length before each NAL unit; 0: units follow start codes.
         self._length_bytes = _read_length_bytes(codec, extradata or b"")
         self._stated = codec, extradata or b""
-        self._first_key: int | None = None  # pts of the first key frame
+        self._first_key_pts: int | None = None
         self._at_start = True
-        self._packets_of_open_gop = int(at_open_gop)
+        self._packets_since_open_gop = int(at_open_gop)
 
     @cached_property
     def fields(self) -> FieldReader:
@@ -59,12 +59,12 @@ class PictureRule:
     @property
     def at_open_gop(self) -> bool:
         """Whether the last packet given to ``must_show`` may lack references."""
-        return 0 < self._packets_of_open_gop <= MOST_REFERENCES
+        return 0 < self._packets_since_open_gop <= MOST_REFERENCES
 
     def must_show(self, packet: Any) -> bool:
         """Return whether a packet must show a picture. If it must and yields none, one was lost."""
         is_leading = self._is_leading(packet)
-        self._packets_of_open_gop += is_leading or self._packets_of_open_gop > 0
+        self._packets_since_open_gop += is_leading or self._packets_since_open_gop > 0
         if is_leading:
             return False
         return self._shows_picture is not None and self._shows_picture(packet)
@@ -73,10 +73,10 @@ class PictureRule:
         """Return whether a packet is shown before the first key frame but stored after it."""
         if not self._at_start or packet.pts is None:
             return False
-        if self._first_key is None:
-            self._first_key = packet.pts if packet.is_keyframe else None
+        if self._first_key_pts is None:
+            self._first_key_pts = packet.pts if packet.is_keyframe else None
             return False
-        self._at_start = packet.pts < self._first_key
+        self._at_start = packet.pts < self._first_key_pts
         return self._at_start
 
     def _shows_h264(self, packet: Any) -> bool:
@@ -101,6 +101,7 @@ class PictureRule:
         return at == len(data)
 
     def nal_units(self, packet: Any) -> Iterator[int]:
+        """Yield the first byte of each NAL unit."""
         data = memoryview(packet)
         if not self._length_bytes:
             head = bytes(data[:HEAD])
