@@ -1,4 +1,4 @@
-"""The core runs without wings (packages like detector/lab), and each wing runs without others."""
+"""The core runs without wings (packages like detector/lab), and each wing without the others."""
 
 import importlib
 import json
