@@ -25,7 +25,7 @@ STORAGES = {
     "int8": "CharStorage",
     "uint8": "ByteStorage",
     "bool": "BoolStorage",
-    "uint16": "BFloat16Storage",
+    "uint16": "BFloat16Storage",  # numpy has no bfloat16
 }
 
 
@@ -126,8 +126,8 @@ def saved(path: Path, content: Any, byte_order: str = "<", **more: bytes) -> Pat
 
 
 def module(name: str, parts: Mapping[str, Any] | None = None, **values: Any) -> Any:
-    """Return an instance of the nn.Module class with the full name ``name``. Arrays among
-    ``values`` are its parameters or buffers."""
+    """Return a stand-in for an instance of ``name``, the full name of a subclass of nn.Module.
+    Arrays among ``values`` are its parameters or buffers."""
     home, _, kind = name.rpartition(".")
     made = foreign(home, kind)()
     arrays = {key: value for key, value in values.items() if isinstance(value, np.ndarray)}

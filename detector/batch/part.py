@@ -87,7 +87,7 @@ def detect_part(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RESULT).unlink(missing_ok=True)
     plan = PlanDraft.of(_config_of_a_part(config)).complete(loaded)
-    # Use the pixel format of a single run: detections from YUV and from BGR differ slightly.
+    # Use the pixel format of a run over the whole file: results from YUV and BGR differ slightly.
     pixels = "bgr" if any(sink.pictures == "bgr" for sink in chosen_sinks(config)) else "yuv420p"
     opened: list[PartSource] = []
     sizes: list[tuple[int, int]] = []

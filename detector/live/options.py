@@ -65,8 +65,8 @@ class LiveOptions:
 
 
 def with_drawn_zones(config: Config) -> Config:
-    """Unless --zones is given, add to the options the lines and zones that viewers drew in earlier
-    runs with the same folder. Return the options."""
+    """Return the options. Without --zones, they get the lines and zones that viewers drew in
+    earlier runs with the same folder."""
     output = config.output.output
     file = Path(output or FOLDER, DRAWN)
     if config.value("zones", "") is not None or (output is not None and is_null_device(output)):
@@ -99,13 +99,13 @@ def _refuse_options_of_files(config: Config, asked: PlanDraft) -> None:
         "--no-video": (output.no_video, "no video is written without --record"),
         "--only-detections": (output.only_detections, "rows of cameras cover every frame"),
         "--rect": (config.runtime.rect, "all cameras share one network input"),
-        "--save-times": (output.save_times, "their rows already hold ages"),
+        "--save-times": (output.save_times, "every row of a camera has the frame's age"),
         "--lead": (output.lead, "it only applies to --only-detections"),
         "--start": (asked.reading.start_s, "a camera has no start"),
         "--skip-still": (given.skip_still, "every frame that is taken is inferred"),
         "--stride": (given.stride != 1, 'cameras have the key "rate" in cameras.yaml'),
         "--video-track": (given.video_track, "the first video track of a stream is read"),
-        "--rate": (given.rate, "their frames carry timestamps"),
+        "--rate": (given.rate, "frames of cameras carry timestamps"),
         "--decoder": (given.decoder != "auto", "PyAV reads streams, and OpenCV reads webcams"),
     }
     for flag, (is_given, why) in wrong.items():

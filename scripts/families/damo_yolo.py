@@ -1,6 +1,6 @@
 """Run DAMO-YOLO's own code: export like tools/converter.py, read and decode like tools/demo.py.
 
-No package index has it, so $CHECKOUTS must contain github.com/tinyvision/DAMO-YOLO.
+It is on no package index. Clone github.com/tinyvision/DAMO-YOLO to $CHECKOUTS/DAMO-YOLO.
 """
 
 from __future__ import annotations

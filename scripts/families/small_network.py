@@ -37,13 +37,13 @@ class Branch(nn.Module):
         return torch.cat(boxes, 1), torch.cat(logits, 1)
 
     @staticmethod
-    def decode(distances: torch.Tensor, stride: int) -> torch.Tensor:
+    def decode(logarithms: torch.Tensor, stride: int) -> torch.Tensor:
         """Decode logarithms of the distances from a cell's centre to the sides of its box."""
-        height, width = int(distances.shape[2]), int(distances.shape[3])
+        height, width = int(logarithms.shape[2]), int(logarithms.shape[3])
         y, x = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
         centres = torch.stack([x, y]).float()[None]
-        reach = distances.clamp(-4, 4).exp() * 2
-        sides = torch.cat([centres - reach[:, :2], centres + reach[:, 2:]], 1) * stride
+        distances = logarithms.clamp(-4, 4).exp() * 2
+        sides = torch.cat([centres - distances[:, :2], centres + distances[:, 2:]], 1) * stride
         return sides.flatten(2).transpose(1, 2)
 
 
@@ -63,11 +63,11 @@ def best_of(
     boxes: torch.Tensor,
     scores: torch.Tensor,
     iou: float,
-    most: int,
+    limit: int,
     least: float = 0.01,
     several: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Apply torchvision's NMS per class; return boxes, scores and classes of the best ``most``.
+    """Apply torchvision's NMS per class; return the best ``limit`` boxes, scores and classes.
 
     ``boxes``: [rows, 4]; ``scores``: [rows, classes]. ``several``: a box may have several classes,
     not only its best.
@@ -78,7 +78,7 @@ def best_of(
         scores = torch.where(scores == scores.amax(1, keepdim=True), scores, 0)
     rows, classes = torch.where(scores > least)
     values = scores[rows, classes]
-    keep = torchvision.ops.batched_nms(boxes[rows], values, classes, iou)[:most]
+    keep = torchvision.ops.batched_nms(boxes[rows], values, classes, iou)[:limit]
     return boxes[rows[keep]], values[keep], classes[keep]
 
 

@@ -42,8 +42,8 @@ def session() -> Iterator[Row]:
             yield row("profile --only device, with CUDA graphs", graphs, False)
             return
         yield from device_rows("fp32", graphs.get("device") or {})
-        launched = (eager["device"]["idle_ms"], graphs["device"]["idle_ms"])
-        sums = [sum(idle.values()) for idle in launched]
+        idle_times = (eager["device"]["idle_ms"], graphs["device"]["idle_ms"])
+        sums = [sum(idle.values()) for idle in idle_times]
         value = f"{sums[0]:.2f} ms idle in eager mode, {sums[1]:.2f} ms with graphs"
         yield row("device: CUDA graphs leave less idle time", value, sums[1] < sums[0])
 
@@ -94,8 +94,8 @@ def device_rows(name: str, facts: dict[str, Any]) -> Iterator[Row]:
     adds_up = abs(busy + idle - window) < 0.01 * window
     yield row(f"device, {name}: busy and idle time", value, busy > 0 and adds_up)
     bound = "launch-bound" if facts["launch_bound"] else "not launch-bound"
-    share = f"{busy / window:.0%} busy, idle by cause {facts['idle_ms']}"
-    yield row(f"device, {name}: the launch-bound test", f"{bound}: {share}")
+    figures = f"{busy / window:.0%} busy, idle by cause {facts['idle_ms']}"
+    yield row(f"device, {name}: the launch-bound test", f"{bound}: {figures}")
 
 
 def hand_made() -> Iterator[Row]:

@@ -408,9 +408,9 @@ def test_zsh_and_fish_accept_the_completion_script(shell, tmp_path):
     script = tmp_path / "script"
     script.write_text(detect_video("completion", shell, cwd=tmp_path).stdout)
     begin = "autoload -Uz compinit; compinit; " if shell == "zsh" else ""
-    actual = "echo $_comps[detect-video]" if shell == "zsh" else "complete -c detect-video"
+    query = "echo $_comps[detect-video]" if shell == "zsh" else "complete -c detect-video"
     done = subprocess.run(
-        [shell, "-c", f"{begin}source {script}; {actual}"], capture_output=True, text=True
+        [shell, "-c", f"{begin}source {script}; {query}"], capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "detect" in done.stdout

@@ -161,7 +161,7 @@ def play(
 def test_boxes_are_shown_with_their_picture(
     tmp_path: Path, fps: int, options: dict[str, str], sound: str | None, late: int, every: int
 ) -> None:
-    """Every picture shows the boxes of the last picture with a result, even from another file."""
+    """Every picture shows the boxes of the latest result, which may belong to the previous file."""
     stream = make_stream(
         tmp_path / "camera.ts", count=130, fps=fps, sound=sound, options={**QUICK, **options}
     )
@@ -553,7 +553,7 @@ def test_inbox_limits_the_bytes_of_boxes(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"record": "annotated", "clips": True}, True, False),
     ],
 )
-def test_copies_need_boxes_and_drawn_recordings_need_all_pictures(
+def test_copied_recordings_want_boxes_and_drawn_ones_want_every_picture_decoded(
     options: dict[str, Any], needs_all: bool, wants_boxes: bool, tmp_path: Path
 ) -> None:
     """A copy becomes a drawn recording if the packets cannot be copied."""

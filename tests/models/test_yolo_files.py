@@ -166,7 +166,7 @@ def test_stored_anchors_replace_the_anchors_of_the_description(described):
     )
     with pytest.raises(ModelError, match="have anchors"):
         described(tensors_of(), {**SMALL, "anchors": 2})
-    with pytest.raises(ModelError, match="not sizes"):
+    with pytest.raises(ModelError, match="positive, finite numbers"):
         described({**tensors_of(), "model.1.anchors": np.float32([[[0, 2], [3, np.inf]]])})
 
 

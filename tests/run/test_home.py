@@ -198,7 +198,7 @@ def test_unwritable_requested_session_raises_an_error(read_only: Path) -> None:
     assert list((read_only / "open").iterdir()) == []
 
 
-def test_output_error_is_raised_if_runs_is_a_file(
+def test_output_error_is_raised_if_the_runs_folder_is_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

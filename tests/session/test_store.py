@@ -42,7 +42,7 @@ def test_reused_folder_holds_one_run_and_keeps_the_users_files(tmp_path):
 
 
 def test_empty_rows_leave_no_file(tmp_path):
-    """Every frame has a row, so the file is empty only if a failed copy was undone."""
+    """The file is empty if ``adopt`` failed to copy any rows, because it undoes a failed copy."""
     session = Session.create(str(tmp_path / "r"), "x")
     rows = tmp_path / "a.jsonl"
     rows.write_text("")
@@ -74,7 +74,7 @@ def test_discard_removes_only_the_folders_it_created(tmp_path, monkeypatch):
     assert (tmp_path / "runs").is_dir()
 
 
-def test_output_error_is_raised_if_runs_is_a_file(tmp_path, monkeypatch):
+def test_output_error_is_raised_if_the_runs_folder_is_a_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").write_text("")
     with pytest.raises(OutputError) as caught:

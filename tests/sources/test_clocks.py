@@ -71,7 +71,7 @@ def test_note_converts_start_to_the_clock_of_the_source(tmp_path: Path) -> None:
     assert f"{begins:.3f} s: --start 0.400 s is {begins + 0.4:.3f}" in notes[0]
 
 
-def test_error_for_a_start_after_the_end_tells_the_end_in_both_clocks(clip: Path) -> None:
+def test_start_beyond_the_end_raises_an_error_with_the_end_on_both_clocks(clip: Path) -> None:
     with pytest.raises(SourceError) as caught:
         read(clip, "auto", "bgr", start="3601.5")
     assert "1.960 s" in str(caught.value)
@@ -103,7 +103,7 @@ MPEG2, VP9 = ("-c:v", "mpeg2video", "-bf", "2"), ("-c:v", "libvpx-vp9", "-deadli
 JOINED = {  # file of two recordings -> encoder of both, and the start of each clock in seconds
     "same.ts": ((*H264, *AAC), 1, 0),
     "hevc.ts": ((*H265, *AAC), 1, 0),
-    "lower.ts": ((*H264, *AAC), 200, 0),  # FFmpeg takes the lower clock for an overflow
+    "lower.ts": ((*H264, *AAC), 200, 0),  # the second clock is lower: FFmpeg assumes an overflow
     "higher.ts": ((*MPEG2, "-c:a", "mp2"), 0, 3600),
     "same.mpg": ((*MPEG2, "-c:a", "mp2"), 1, 0),
     "same.webm": ((*VP9, "-c:a", "libopus"), 1, 0),

@@ -80,8 +80,8 @@ def _right(row: dict) -> str:
 
 
 def aims(of_models: Mapping[str, list[Aim]]) -> Iterator[str]:
-    """Yield one row per aim. The text of the int8 aim ends with the set and class of the largest
-    loss, which may differ between models."""
+    """Yield one row per aim. The text of the int8 aim ends with a set and a class in brackets.
+    If they differ between models, the cells show them instead of the title."""
     first = next(iter(of_models.values()))
     yield from markdown(
         ["aim", *of_models],
@@ -97,7 +97,7 @@ def aims(of_models: Mapping[str, list[Aim]]) -> Iterator[str]:
 
 
 def shared_text(texts: Sequence[str]) -> str:
-    """Return a row's text, without the part in brackets if that differs between models."""
+    """Return the text of an aim. Omit the part in brackets if it differs between models."""
     return texts[0] if len(set(texts)) == 1 else texts[0].split(" (")[0]
 
 
@@ -133,14 +133,14 @@ def flicker(of_models: Mapping[str, Mapping[tuple[str, str], Steadiness]]) -> It
                 clip,
                 name,
                 model,
-                len(figures.spans),
-                f"{figures.score:.3f}",
-                f"{figures.recall:.3f}",
-                f"{figures.flicker:.3f}",
-                f"{100 * figures.change_rate:.1f}",
+                len(steadiness.spans),
+                f"{steadiness.score:.3f}",
+                f"{steadiness.recall:.3f}",
+                f"{steadiness.flicker:.3f}",
+                f"{100 * steadiness.change_rate:.1f}",
             ]
             for model, clips in of_models.items()
-            for (clip, name), figures in clips.items()
+            for (clip, name), steadiness in clips.items()
         ),
     )
 
@@ -148,7 +148,7 @@ def flicker(of_models: Mapping[str, Mapping[tuple[str, str], Steadiness]]) -> It
 def reliability(
     before: Sequence[calibration.Bin], after: Sequence[calibration.Bin]
 ) -> Iterator[str]:
-    """Yield one row per tenth of the score. ``before``: scores as stored; ``after``: calibrated."""
+    """Yield a row per range of scores (0.0 to 0.1, ...), ``before`` and ``after`` calibration."""
 
     def cells(row: calibration.Bin) -> list[object]:
         mean = "-" if np.isnan(row.mean) else f"{row.mean:.2f}"

@@ -43,10 +43,10 @@ class Detections(AnswersAttributes, types.Detections):
     """The objects of one picture, best score first.
 
     ``boxes``: xyxy [M, 4] float32 in pixels of the picture; ``scores``: [M] float32; ``class_ids``:
-    [M]; ``names``: class id -> name; ``track_ids``: [M]; ``coasting``: [M], whether a box was not
-    detected but moved by its track (``infer_every``); ``scene``: this frame's events at lines and
-    in zones (``zones``). The last three are None without their options. Iterating and ``found[0]``
-    yield ``Detection``; ``found[mask]`` and ``of`` return subsets; ``==`` compares all values.
+    [M]; ``names``: class id -> name. ``track_ids``: [M]; None without ``track``. ``coasting``: [M],
+    which boxes were not detected but moved by their tracks (``infer_every``); None if all were
+    detected. ``scene``: this frame's events at lines and in zones; None without ``zones``.
+    ``found[0]`` is a ``Detection``; ``found[mask]`` and ``of`` are subsets; ``==`` compares values.
 
         >>> boxes, scores = np.float32([[10, 20, 50, 90], [60, 20, 80, 90]]), np.float32([0.9, 0.6])
         >>> found = Detections(boxes, scores, np.array([0, 1]), ("person", "vehicle"))
@@ -102,8 +102,8 @@ class Detections(AnswersAttributes, types.Detections):
         return rows_of(self)
 
     def to_df(self) -> pandas.DataFrame:
-        """Return a table with the columns class, class_id, score, x1, y1, x2, y2, and track if
-        objects are tracked (empty if an object has none). Raises ImportError without pandas."""
+        """Return a table with the columns class, class_id, score, x1, y1, x2, y2. If objects are
+        tracked, it also has track (<NA> without one). Raises ImportError without pandas."""
         pandas = _import("pandas", "to_df()")
         from detector.core.sinks._rows import plain_values
         from detector.core.sinks.csv import COLUMNS

@@ -17,7 +17,7 @@ def main() -> NoReturn:
     keep_blas_alone()
     try:
         check_files(LEAST_FILES)
-    except DetectVideoError as error:  # too few open files are allowed for the imports below
+    except DetectVideoError as error:  # the limit on open files is too low for the imports below
         with suppress(AttributeError):  # a closed stderr is None
             sys.stderr.write(f"detect-video: {error}\n")
         sys.exit(error.exit_code)

@@ -80,7 +80,7 @@ def make(
         )
     if losses is None or not _leaves_a_choice(losses, config.runtime):
         return None
-    # If there is a packaged calibration, time int8 with it, whatever else is saved.
+    # If there is a packaged calibration, time int8 with it, even if another one is saved.
     timed = config if about is None else config.with_options({"calibrate": PACKAGED})
     rows, rounds = time_engines(network, timed, losses, progress, clock, start)
     if not rows:
@@ -105,9 +105,9 @@ def make(
         if (speed := row.fps["inference"]) is not None
     )
     note = (
-        f"first run of {network.name} on this machine: benchmarked the engines in "
-        f"{clock() - start:.1f} s (not counted in these figures; inference FPS: {speeds}) "
-        f"and {where}; --no-self-timing turns this off"
+        f"first run of {network.name} on this machine: benchmarked the engines "
+        f"(inference FPS: {speeds}) and {where}; the {clock() - start:.1f} s that this took are "
+        "not in the run's figures; --no-self-timing turns this off"
     )
     return measurements.Timing(made, note)
 
@@ -176,8 +176,8 @@ def time_engines(
 
 
 def _is_undecided(candidates: Sequence[_WarmEngine]) -> bool:
-    """Return whether some engines have medians high enough to replace the first engine, but the
-    intervals of all of these overlap the first engine's interval."""
+    """Return whether some medians are high enough to replace the first engine, but the rounds do
+    not prove it yet: the intervals of these engines all overlap the first engine's."""
     if not candidates:
         return False
     first, *others = (_inner_interval(candidate.fps) for candidate in candidates)
@@ -188,12 +188,12 @@ def _is_undecided(candidates: Sequence[_WarmEngine]) -> bool:
 
 def _list_pairs(precisions: Collection[object], runtime: RuntimeConfig) -> list[tuple[str, str]]:
     """Return usable pairs (engine, precision). The first is the default, which others must beat."""
-    usable = engines.why_unusable()
+    reasons = engines.why_unusable()
     first = runtime.engine
     if first == "auto":
         first = _ranking.choose_by_rank("fp32", runtime.device)[0]
     timed = (first,) if base.NVIDIA_DRIVER.exists() else measurements.TIMED
-    installed = [name for name in timed if usable.get(name, "") is None]
+    installed = [name for name in timed if reasons.get(name, "") is None]
     pairs = [(name, precision) for precision in PRECISIONS for name in installed]
     speed = {("openvino", "int8"): 0, ("ort", "int8"): 1, ("openvino", "bf16"): 2}
     pairs.sort(key=lambda pair: (pair != (first, "fp32"), speed.get(pair, 3)))

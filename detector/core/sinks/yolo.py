@@ -87,7 +87,7 @@ class YoloSink(FolderSink):
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Raise OutputError for a data.yaml that is not ours, UsageError if this command reads it."""
+    """Raise UsageError for a file that the run reads, OutputError for one that we did not write."""
     refuse_kept(path)
     try:
         ours = path.read_bytes().startswith(HEAD.encode())

@@ -29,11 +29,11 @@ from detector.core.timeline.spans import (
 class Timeline:
     """The tracks of all threads. ``clock`` and ``cpu_clock`` return nanoseconds.
 
-    ``cpu_clock`` is the thread's own CPU time. With ``process_clock``, as in the plain loop, a
-    stage's CPU time includes what the process's other threads use during its calls. ``run_queue``
-    opens the count of how long the calling thread waited for a core. ``natives`` observes the
-    threads of libraries; None: they are not observed. For each stage and kind of wait, we keep the
-    first ``max_rows`` rows, in a file in ``folder`` if set. With ``ring``, we keep the last rows.
+    ``cpu_clock`` is the thread's own CPU time. With ``process_clock`` (set in the plain loop), the
+    CPU time of a stage also counts the process's other threads while a call of the stage runs.
+    ``run_queue`` returns a reader of how long the calling thread waited for a core, or None if the
+    system does not count it. ``natives`` observes the threads of libraries. For each stage and kind
+    of wait, we keep the first ``max_rows`` rows, in ``folder`` if set; with ``ring``, the last.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ LAYERS_THAT_MOVE = ("Transpose", "Reorder", "Convert", "Subgraph")
 class OpenvinoLayerProfiler:
     """A profiler that uses PERF_COUNT. OpenVINO reports each layer's mean time over all runs of a
     request, so we compute a run's time from the means before and after. The more runs, the less
-    exact is the result, so we compile the graph again every RUNS_OF_A_MEAN runs."""
+    exact the result, so we compile the graph again every RUNS_OF_A_MEAN runs."""
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
         self._network, self._options = network, options
@@ -124,7 +124,7 @@ def add_hidden_nodes(
     hidden: dict[str, int] = {}
     for node in graph.node:
         maker = makers.get(node.input[0], "") if node.input else ""
-        # Activations after such a convolution are fused too. Other nodes in no layer were removed.
+        # Activations after such a Conv are fused too. Other nodes without a layer were removed.
         is_hidden = node.op_type == "Conv" or (node.op_type in ELEMENTWISE and maker in hidden)
         if node.name not in layer_of_node and is_hidden and maker in layer_of_node:
             hidden[node.name] = layer_of_node[node.name] = layer_of_node[maker]

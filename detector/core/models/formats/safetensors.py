@@ -34,7 +34,7 @@ FRONT_END = FrontEnd(read, takes_random_weights=True)
 
 
 def read_safetensors(path: Path) -> tuple[Contents, bytes]:
-    """Return the contents and sha256. Numbers are read on demand. Raises ModelError."""
+    """Return the contents and the file's sha256. Tensors are read on demand. Raises ModelError."""
     try:
         length = path.stat().st_size
         with path.open("rb") as file:

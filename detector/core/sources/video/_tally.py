@@ -26,11 +26,11 @@ class _Sent:
 
 
 class DecodeTally:
-    """Follows packets through the decoder: PyAV copies a packet's mark to the packet's picture.
+    """Follows packets through the decoder: PyAV copies a packet's mark (``opaque``) to its picture.
 
     A packet without a picture is *bad* if it must show one, or if the decoder complained about it.
-    A picture with a complaint is *corrupt*. If a frame's two fields are in two packets, the two
-    yield one picture. The picture of a lone field is corrupt.
+    A picture with a complaint is *corrupt*. If a frame's two fields are in two packets, these
+    packets yield one picture. The picture of a lone field is corrupt.
     """
 
     def __init__(self, rule: PictureRule, counts: ReadCounts) -> None:
@@ -52,7 +52,7 @@ class DecodeTally:
             return
         sent = _Sent(self._number, packet.pts, must_show, self._rule.at_open_gop, field)
         self._last = sent
-        # The mark must be a new object: PyAV forgets it when any packet that carries it is freed.
+        # Two frames must not share a mark: PyAV drops it when the first frame's packet is freed.
         packet.opaque = self._waiting[self._number] = sent
         oldest = next(iter(self._waiting))
         if oldest < self._number - LONGEST_DELAY:

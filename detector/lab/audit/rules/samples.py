@@ -135,7 +135,7 @@ def percentiles_out_of_order(table: AuditTable) -> Iterator[Hit]:
 
 @rule(
     "warning",
-    "too few samples for a percentile: chance decides which sample it is",
+    "too few samples for a percentile: one or two samples determine it",
     "take more samples: 20 for p90, 40 for p95, 200 for p99",
     bad="step,count,p50 (ms),p99 (ms)\ninfer,30,10.0,12.0\n",
     clean="step,count,p50 (ms),p99 (ms)\ninfer,300,10.0,12.0\n",
@@ -157,7 +157,7 @@ def percentile_of_too_few(table: AuditTable) -> Iterator[Hit]:
 @rule(
     "warning",
     "only one run, or one picture",
-    "repeat the measurement in turn with the other variants; print the median and the range",
+    "measure the variants several times, alternating; print the median and the range",
     bad="run,latency (ms),images,runs\nprofiler,18.3,1,1\nplain,17.5,1,1\n",
     clean="run,latency (ms),images,runs\nprofiler,18.3,100,5\nplain,17.5,100,5\n",
 )
@@ -217,14 +217,14 @@ def claim_within_spread(table: AuditTable) -> Iterator[Hit]:
         return
     base = next((r for r, one in enumerate(ratios.numbers) if one and one.meets(exact(1))), None)
     for column in table.all(TIME, RATE):
-        first = column.numbers[base] if base is not None else None
+        reference = column.numbers[base] if base is not None else None
         for row, (stated, other) in enumerate(zip(ratios.numbers, column.numbers, strict=True)):
-            if not (first and stated and other and base is not None and row != base):
+            if not (reference and stated and other and base is not None and row != base):
                 continue
             claimed = abs(stated.value - 1) > 0.005 and not stated.spread
-            ratio = first / other if column.quantity == TIME else other / first
+            ratio = reference / other if column.quantity == TIME else other / reference
             claimed = claimed and ratio.meets(stated, 0.05)
-            if claimed and first.spread and other.spread and first.meets(other):
+            if claimed and reference.spread and other.spread and reference.meets(other):
                 yield Hit(
                     f"{column.title}: {column.texts[row]} and {column.texts[base]} overlap; the "
                     f"ratio {ratios.texts[row]} cannot be separated from 1",
@@ -340,7 +340,7 @@ def same_thing_differs(case: Case) -> Iterator[Hit]:
 @rule(
     "warning",
     "an effect is smaller than the spread of repeated measurements",
-    "measure the variants in alternating rounds, and claim only what is outside the ranges",
+    "measure the variants in alternating rounds, and claim no difference if their ranges overlap",
     over="all",
     bad="| model | latency (ms) |\n|---|---|\n| net | 15.0 |\n\n"
     "| model | latency with FP16 (ms) | latency with FP32 (ms) |\n|---|---|---|\n"

@@ -5,7 +5,7 @@
 ``settle_outputs``      makes outputs float32 of fixed shape, with the batch as the first axis
 ``simplify_operators``  replaces Splits by Slices, whose bounds all count from the start
 ``put_prefix``          makes the input u8 RGB NHWC, and converts it to the network's pixels
-``rename_all``          names nodes by paths of identifiers, and outputs like their nodes
+``rename_all``          names each node by a path of identifiers, and each output after its node
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ def _fix_length(graph: ForeignGraph, name: str, x: str) -> list[onnx.NodeProto]:
     if len(unknown) != 1 or len(dims) > 3 or any(side != 1 for side in known[: unknown[0]]):
         shown = ["?" if side is None else side for side in dims]
         raise ModelError(
-            f"{graph.name}: output {name} {shown}: the picture decides more than the number of "
-            "detections; export it with fixed shapes"
+            f"{graph.name}: output {name} {shown}: only the number of detections may depend "
+            "on the picture; export it with fixed shapes"
         )
     axis, rank = unknown[0], len(dims)
     pads = [0] * 2 * rank
@@ -288,7 +288,7 @@ def put_prefix(graph: ForeignGraph, pixels: Pixels, *, planar: bool) -> None:
     if planar:
         nodes.append(_make_next(nodes, "Transpose", "input.transpose", perm=[0, 3, 1, 2]))
     folds = planar and batched and kind == TensorProto.FLOAT and pixels.plain
-    order = BGR if pixels.bgr else sorted(BGR)
+    order = BGR if pixels.bgr else [0, 1, 2]
     if not (folds and _fold_into_weights(graph, old.name, order, pixels.factor[0])):
         nodes += _convert_pixels(graph, nodes, pixels, planar)
     if not batched:
@@ -408,7 +408,7 @@ def _fold_into_weights(graph: ForeignGraph, start: str, order: list[int], scale:
     for node, channels in convolutions:
         weights = graph.value(node.input[1])
         assert weights is not None
-        # Channel i of the new input is channel channels.index(i) of the training input.
+        # Channel c of the old input is channel channels[c] of the new one; argsort inverts this.
         reordered = weights[:, np.argsort(channels)] * np.float32(scale)
         node.input[1] = graph.constant(node.input[1], reordered.astype(np.float32))
     return True

@@ -26,13 +26,13 @@ from detector.core.models.formats.yolo.architecture import (
 from detector.core.models.formats.yolo.weights import FoldedConv
 from detector.core.models.graph.build import INPUT
 
-PROBE_CELLS = 4  # height and width of the coarsest map for the small picture
-# Root mean square of hidden layers. At this scale SiLU is nearly a ReLU, so deviations do not grow.
-RMS = 4.0
+PROBE_CELLS = 4  # height and width of the coarsest feature map of the small picture
+# At this scale SiLU is nearly a ReLU, so differences between pictures do not grow with depth.
+RMS = 4.0  # root mean square of the outputs of hidden layers
 OBJECTNESS = -4.0  # the bias of objectness: some dozens of cells score high, as in a street scene
 # Computers differ in the last bits of the outputs. We round the factors and shifts that we compute
 # from outputs, so that a seed gives the same weights everywhere.
-FACTOR_STEPS, SHIFT_STEPS = 8, 64  # steps per doubling of a factor; steps per 1 of a shift
+FACTOR_STEPS, SHIFT_STEPS = 8, 64  # factors: powers of 2 ** (1 / 8); shifts: multiples of 1 / 64
 
 Floats = NDArray[np.float32]
 KINDS: dict[str, Callable[[Floats, float], Floats]] = {

@@ -114,7 +114,7 @@ class StoredNumbers:
         return FoldedConv(weight, bias)
 
     def _fold_implicit(self, step: ConvStep) -> FoldedConv:
-        """Fold multiply * (W (x + add) + b) into W and b, which is exact for a 1x1 kernel."""
+        """Return V and c with V x + c = multiply * (W (x + add) + b), exact for 1x1 kernels."""
         weight, bias = self._read_plain(step.path, step.stored_shape)
         added, multiplied = step.implicit_names
         if added not in self.contents.tensors:
@@ -202,8 +202,8 @@ def stored_anchors(contents: Contents, head: str) -> StoredAnchors | None:
         pairs = tensor.array().astype(np.float64).reshape(layers, count, 2)
         if not (np.isfinite(pairs).all() and (pairs > 0).all()):
             raise ModelError(
-                f"{contents.origin}: its anchors are not sizes; the file is damaged: download it "
-                "again"
+                f"{contents.origin}: its anchors are not all positive, finite numbers; the file "
+                "is damaged: download it again"
             )
         return StoredAnchors(
             [tuple((float(w), float(h)) for w, h in layer) for layer in pairs], name == "anchors"
