@@ -33,8 +33,8 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A failed task. ``lost``: the worker did not report the error itself (it crashed, hung or ran
-    out of memory), so another try may succeed."""
+    """A failed task. ``lost``: the worker crashed, hung or must be replaced, so another try may
+    succeed."""
 
     task: Task
     worker: int

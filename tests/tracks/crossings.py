@@ -90,7 +90,7 @@ def make_scene(
     lanes = np.repeat(lanes[: (count + 1) // 2], 2) if meeting else lanes
     paths, truth = [], Tallies[str]()
     for number, lane in enumerate(lanes.tolist()):
-        plan = PLANS[number % 2 if meeting else int(random.integers(len(plans)))]
+        plan = plans[number % 2 if meeting else int(random.integers(len(plans)))]
         share = lane if not plan.beside else float(random.choice([-0.16, 1.16]))
         height = float(random.uniform(40, 70))
         kind = int(random.integers(2))

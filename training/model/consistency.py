@@ -19,7 +19,7 @@ from model.loss import Tensors, candidates, iou
 from model.teacher import cell_centres, cell_grid
 
 MOVED = 4  # pictures per batch that are shown twice; a batch usually has 16
-FARTHEST = 12.0  # longest move of the centre, in pixels; the smallest cells are 8 wide
+FARTHEST = 12.0  # longest move of the centre in x and y, pixels; the smallest cells are 8 wide
 ZOOM = 0.05  # largest zoom, in and out
 SMALLEST = 4.0  # shortest side of an object in the loss, in pixels
 BOX_WEIGHT = 0.5  # weight of boxes relative to scores
@@ -54,7 +54,7 @@ class Moves:
 
 def random_moves(rng: np.random.Generator, count: int, size: tuple[int, int]) -> Moves:
     """Return moves whose zoom and shift are random. ``size``: height, width. A picture's centre
-    moves by at most ``FARTHEST`` pixels."""
+    moves by at most ``FARTHEST`` pixels in x and in y."""
     zoom = np.exp(rng.uniform(-ZOOM, ZOOM, count))
     middle = np.array([size[1], size[0]]) / 2
     shift = rng.uniform(-FARTHEST, FARTHEST, (count, 2)) - (zoom[:, None] - 1) * middle

@@ -153,7 +153,7 @@ class Progress:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def add_device_ms(self, milliseconds: float | None) -> None:
-        """Add one batch's time. Call it from the thread that decodes batches."""
+        """Add one batch's time. Call it from one thread only."""
         if milliseconds is not None:
             self.device_ms = (self.device_ms or 0.0) + milliseconds
 

@@ -31,7 +31,7 @@ BATCH = "batch"  # name of the first dimension
 
 
 class FixedBatchError(Exception):
-    """Constants of a graph contain its batch size. The text names the node that reads them."""
+    """Constants of a graph contain its batch size."""
 
 
 def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -50,7 +50,7 @@ KEPT = frozenset(
     "DequantizeLinear QuantizeLinear RandomNormal RandomUniform RandomNormalLike RandomUniformLike "
     "Bernoulli Multinomial If Loop Scan SequenceMap".split()
 )
-# Operators whose outputs never have more elements than their inputs. numpy computes them fast.
+# Operators with about as many elements in outputs as in inputs. numpy computes them fast.
 STEADY = UNARY | frozenset(
     "And Or Xor BitShift Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Softmax LogSoftmax "
     "Concat Split Slice Reshape Flatten Squeeze Unsqueeze Transpose Shape Size NonZero Compress "
