@@ -5,7 +5,7 @@ a package is missing, the program ends with status 2 and one line that says what
 is the checkout, which this module adds to ``sys.path``.
 """
 
-from __future__ import annotations  # Debian 11's Python 3.9 also runs this file
+from __future__ import annotations  # Debian 11's Python 3.9, without orig_argv, runs this too
 
 import os
 import sys
@@ -30,7 +30,7 @@ def _run_under_venv() -> None:
     python = VENV / "bin/python"
     in_venv = Path(sys.executable).parent.resolve() == python.parent.resolve()
     if not in_venv and find_spec("detector") is None and os.access(python, os.X_OK):
-        os.execv(python, [str(python), *sys.orig_argv[1:]])
+        os.execv(python, [str(python), *getattr(sys, "orig_argv", ["", *sys.argv])[1:]])
 
     def report_missing_package(
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
