@@ -189,7 +189,7 @@ def targets(file: Path, package: Path, files: dict[str, Path]) -> Iterator[str]:
 
 
 def reachable(start: str, imported: dict[str, set[str]]) -> set[str]:
-    """Return the files that ``start`` imports, directly or not. A cycle leads back to ``start``."""
+    """Return the files that ``start`` imports, directly or not; in a cycle, ``start`` is one."""
     reached: set[str] = set()
     pending = [start]
     while pending:

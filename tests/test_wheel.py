@@ -111,7 +111,7 @@ def test_type_checker_reports_only_the_wrong_calls(site, tmp_path, checker):
 
 
 def test_editable_install_is_a_path_file(tmp_path):
-    """For packages in several folders, setuptools adds an import finder. Type checkers skip it."""
+    """Packages in several folders would make it an import finder, which type checkers skip."""
     source = tmp_path / "source"
     source.mkdir()
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE"):

@@ -155,7 +155,7 @@ def open_model(
     start = time.perf_counter()
     config, chosen = config_of(plain), []
     shaped = follows_source(config)
-    # With --rect each picture decides its own input's size, so no source is opened for that here.
+    # With --rect, each picture decides the input's size, so no source is opened to find it.
     has_own_shape = shaped or config.runtime.rect
     loaded = resolve(
         config,

@@ -105,7 +105,7 @@ def test_thread_row_splits_a_threads_time_per_frame():
     threads = {"a": thread, "b": replace(thread, **dict.fromkeys(OPTIONAL))}
     known, unknown = thread_rows(replace(document(), threads=threads), 10)
     assert (known.ready_ms, known.foreign_ms, known.lock_ms) == pytest.approx((15, 11.25, 9))
-    assert (known.preempted_ms, known.other_ms) == pytest.approx((8, 16)), "24 ms between stages"
+    assert (known.preempted_ms, known.other_ms) == pytest.approx((8, 16))  # of 24 ms between stages
     assert known.rest == pytest.approx(0.02)
     assert (unknown.preempted_ms, unknown.other_ms) == (0, 24)
     assert (unknown.ready_ms, unknown.foreign_ms, unknown.lock_ms, unknown.rest) == (None,) * 4

@@ -37,7 +37,7 @@ CLIPS = {
 OPTIONS = {"fragmented.mp4": {"movflags": "frag_keyframe+empty_moov"}}
 FRAMES = 8
 PICTURES = ("p.png", "p.jpg", "p.webp", "p.tif", "p.bmp", "p.heic")
-ENGINES = ("--engines-dir", "../engines")  # a folder left empty in the case's folder is a fault
+ENGINES = ("--engines-dir", "../engines")  # an empty ./engines would count as a fault of the run
 NULL = ("--model", "dots.onnx", "--engine", "null", *ENGINES)
 
 
@@ -215,7 +215,7 @@ def session() -> Mapping[str, bytes]:
             "--no-video"], cwd=folder, capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode:
-            raise RuntimeError(f"the session to damage could not be made: {done.stderr}")
+            raise RuntimeError(f"cannot make the session that the attacks damage: {done.stderr}")
         from tests.lab.report.sessions import with_passes
 
         return tree(with_passes(folder / "run"))

@@ -32,7 +32,7 @@ ENVIRONMENT = {"DETECT_VIDEO_SELF_TIMING": "0"}
 PATIENCE_S = 1800.0
 DELAY_S = (0.05, 1.5)  # shortest and longest delay before a kill
 MOST_RUNS = 40
-LAST_KILL = 0.7  # largest share of the items that a kill waits for, before its random delay
+LAST_KILL = 0.7  # no kill waits for more than this share of the items; a random delay follows
 NAMES = ("people.mp4", "traffic.mp4")
 
 # Kills a worker of the given job's process. Returns False if none has started yet.
@@ -100,7 +100,7 @@ def _encode(path: Path, pictures: list[av.VideoFrame]) -> None:
         stream.width, stream.height = pictures[0].width, pictures[0].height
         stream.pix_fmt, stream.options = "yuv420p", {"preset": "ultrafast", "threads": "1"}
         for number, picture in enumerate(pictures):
-            picture.pts, picture.time_base = number, Fraction(1, 25)  # not those of another clip
+            picture.pts, picture.time_base = number, Fraction(1, 25)  # replace another clip's times
             container.mux(stream.encode(picture))
         container.mux(stream.encode(None))
 

@@ -46,7 +46,7 @@ class FullCores(CpuLoad):
 
 
 class FakeFeed(Feed):
-    """``arrives`` adds pictures that hold their numbers. ``latest``: keep only the newest."""
+    """``arrives`` adds pictures filled with their number. ``latest``: keep only the newest."""
 
     def __init__(self, camera: Camera, wake: Callable[[], None], clock, latest: bool = False):
         self.camera, self.wake, self.clock, self.latest = camera, wake, clock, latest

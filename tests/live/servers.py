@@ -277,7 +277,7 @@ def http(host: str = "127.0.0.1") -> Iterator[HttpServer]:
 
 @contextmanager
 def lossy_relay(to_port: int, lost: float, seed: int = 1) -> Iterator[int]:
-    """Relay datagrams to ``to_port``, but drop a share ``lost``. Yield the port to send to."""
+    """Relay datagrams to ``to_port``. Drop a random share, ``lost``. Yield the port to send to."""
     random = Random(seed)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as relay:
         relay.bind(("127.0.0.1", 0))

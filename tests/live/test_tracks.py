@@ -74,7 +74,7 @@ def test_clock_jump_ends_no_track(tmp_path):
     ("save", "expected"),
     [(("tracks",), True), (("tracks", "csv"), None), (None, False), ((), False)],
 )
-def test_save_accepts_only_tracks_for_cameras(save, expected):
+def test_cameras_accept_no_save_format_except_tracks(save, expected):
     draft = PlanDraft.of(Config().with_options({"save": save}))
     if expected is None:
         with pytest.raises(UsageError):

@@ -1,4 +1,4 @@
-"""Read videos that this module writes: frames, their order, and the caller's buffers."""
+"""Test the reading of small videos: frames, their order, and the caller's buffers."""
 
 import struct
 from fractions import Fraction
@@ -200,7 +200,7 @@ def test_closed_source_reads_none_and_can_be_closed_again(plain, decoder, pixels
     assert source.read() is None
 
 
-def test_run_that_ends_before_the_cut_is_not_damaged(folder):
+def test_truncated_video_is_not_reported_damaged_if_the_run_ends_earlier(folder):
     path = cut(write_video(folder / "limit.mp4", 50), 0.6)
     frames, source = read_all(path, frames=5)
     assert (len(frames), source.damaged) == (5, False)
@@ -212,9 +212,9 @@ def tagged(name: str, number: int) -> tuple[str, str]:
 
 H264, MPEG2 = ("-c:v", "libx264", "-bf", "2"), ("-c:v", "mpeg2video", "-bf", "2", "-s", "64x64")
 INTERLACED, MATRIX = ("-flags", "+ilme+ildct", "-top", "1"), "matrix_coefficients"
-# File -> encoder, options of pictures that cv2's FFmpeg cannot convert, and options of pictures
-# from which PyAV gives the expected pixels. The height of MPEG-2 is a multiple of 32. With another
-# height, FFmpeg's decoder drops a picture where the options change.
+# File -> encoder, its options for pictures that cv2's FFmpeg cannot convert, and its options for a
+# second file, from which PyAV gives the expected pixels. Our MPEG-2 has a height that is a multiple
+# of 32. With other heights, FFmpeg's decoder drops a picture where the options change.
 UNCONVERTED = {
     "interlaced.ts": (H264, INTERLACED, INTERLACED),
     "interlaced.mpg": (MPEG2, INTERLACED, INTERLACED),

@@ -1,4 +1,4 @@
-"""List the statistics of a summary, as ``document.statistic`` declares them."""
+"""List the statistics of a summary: the fields that ``document.statistic`` marks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compute the summary of a run, and the share of each precision in layers, MACs and bytes."""
+"""Compute the summary of a run, and how much of the network ran in each numeric type."""
 
 from __future__ import annotations
 
@@ -256,8 +256,8 @@ def seconds_text(summary: Summary) -> str:
 # The precision that was executed, as shares of layers, MACs and bytes.
 
 Shares = dict[str, PrecisionShare]
-"""Numeric type -> its share of layers, MACs and bytes, the largest share of MACs first. The shares
-of each kind add up to 1."""
+"""Numeric type -> its shares of layers, of MACs and of bytes. Each of the three adds up to 1 over
+all types. The type with the largest share of MACs is first."""
 
 BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "int8": 1, "s8": 1, "u8": 1}
 OTHER_BYTES = 4  # for types missing in the table, mostly int32

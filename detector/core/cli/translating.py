@@ -14,7 +14,7 @@ import click
 from detector.core.config.elsewhere import ABSENT, HABITS, WORDS
 from detector.core.sources._contents import PICTURE, kind_of_name
 
-# Options of other programs that take no value if they are written with dashes (not half=True).
+# Options of other programs. With dashes they take no value (--half); without, they do (half=True).
 SWITCHES = frozenset(
     "--half --fp16 --int8 --agnostic-nms --nosave --save-txt --save-crop --save-frames --exist-ok "
     "--hide-conf --show --view-img --cuda --gpu --cpu --augment --dynamic --simplify -y".split()
@@ -31,7 +31,8 @@ Known = Callable[[str], Mapping[str, bool]]
 def write_ours(
     words: Sequence[str], known: Known, ctx: click.Context, command: str = "detect"
 ) -> str:
-    """Return ``use detect-video in.mp4 --size 640.`` and the options we lack. Raises UsageError."""
+    """Return advice such as ``use detect-video in.mp4 --size 640.``, and name the options that we
+    lack. Raises UsageError for a task that we lack."""
     line = _TranslatedLine(known, ctx, command)
     rest = [*words]
     while rest:
@@ -109,7 +110,7 @@ class _TranslatedLine:
         elif value.lower() == "none" or (option in NEGATED and value.lower() == "true"):
             pass  # our default
         elif option == "--cfg" and value.endswith((".yaml", ".yml")):
-            self.left_out.append(f"cfg={value}")  # their settings or network, not Darknet's
+            self.left_out.append(f"cfg={value}")  # our --cfg is a Darknet file
         elif option in ("--format", "--include") and self._command == "build":
             if value in FORMATS:
                 self._options["--engine"] = FORMATS[value]

@@ -71,7 +71,7 @@ ABSENT = {
     "classify": "classification is not supported; models must give boxes",
     "solutions": "not a command; to count: --zones; to pixelate: --blur; to cut out: --save crops",
     "burn": "not a command; use ffmpeg -i x.mkv -vf subtitles=x.mkv out.mp4",
-    "metrics": "not a command; see NVIDIA's nvprof transition guide of Nsight Compute",
+    "metrics": "not a command; see 'nvprof Transition Guide' in Nsight Compute's manual",
     "version": "not a command; use detect-video --version",
     "count": "not a command; count with --zones FILE; to draw its lines: detect-video zones in.mp4",
     "settings": "not a command; use detect-video config show",
@@ -96,9 +96,9 @@ OF_DETECTORS = {
     "predict": "call it: detector(picture), or detector.stream(source) for videos and cameras",
     "track": 'use Detector(track="bytetrack") and detector.stream(source)',
     "to": 'use Detector(device="cuda")',
-    **dict.fromkeys(("fuse", "model"), "the model is open and fused; its classes: detector.names"),
+    **dict.fromkeys(("fuse", "model"), "not needed; for the class names: detector.names"),
 }
-OF_RESULTS = {
+OF_RESULTS = {  # NAME stands for the attribute that was asked for
     "xyxy": "use found.boxes (x1, y1, x2, y2), or one.box in a loop",
     **dict.fromkeys(("conf", "confidence"), "use found.scores, or one.score in a loop"),
     **dict.fromkeys(("cls", "class_id"), "use found.class_ids, or one.class_id in a loop"),
@@ -108,7 +108,7 @@ OF_RESULTS = {
     **dict.fromkeys(("cpu", "numpy"), "not needed; found.boxes is a NumPy array"),
     **dict.fromkeys(("save_txt", "summary", "pandas"), "use found.to_dict() or found.to_df()"),
     "speed": "use detect-video profile",
-    **dict.fromkeys(("boxes", "plot"), "it is found.NAME, with found = detector(picture)"),
+    **dict.fromkeys(("boxes", "plot"), "use found.NAME, with found = detector(picture)"),
     "show": 'use found.save("out.jpg"), or cv2.imshow("found", found.plot())',
     **dict.fromkeys(("tojson", "to_json"), "use found.to_dict()"),
     "to_csv": "use found.to_df().to_csv(path)",

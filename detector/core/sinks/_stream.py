@@ -57,7 +57,7 @@ class RowStream:
                     f"cannot print to standard output: {error.strerror}; check where it is "
                     "redirected"
                 ) from error
-            except BaseException:  # a second signal: finish the line if that does not block
+            except BaseException:  # after a second stop signal, finish the line unless that blocks
                 with suppress(OSError):
                     while data and self._is_ready(0):
                         data = data[os.write(self.descriptor, data[: select.PIPE_BUF]) :]

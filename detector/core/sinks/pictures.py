@@ -152,7 +152,7 @@ def encode(image: Image, *suffixes: str) -> tuple[str, bytes]:
     """Encode a picture in the first format that OpenCV can write. Return (its suffix, bytes)."""
     for suffix in suffixes:
         if suffix.lower() in ENCODED:
-            with suppress(cv2.error):  # WebP allows at most 16383 pixels, for example
+            with suppress(cv2.error):  # WebP, for example, allows at most 16383 pixels a side
                 quality = QUALITY if suffix.lower() in LOSSY else []
                 done, data = cv2.imencode(suffix, image, quality)
                 if done:

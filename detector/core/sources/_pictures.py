@@ -327,5 +327,5 @@ def _describe_unused(data: bytes) -> str:
     is_animated = data[12:16] == b"VP8X" and data[20] & 2
     if is_animated or b"acTL" in data[:HEAD_BYTES].partition(b"IDAT")[0]:
         return "an animation: only its first picture is used; convert it to a video to use all"
-    note = "a stream of pictures: only the first is used; give the file as source to use all"
+    note = "a stream of pictures: only the first is used; to use all, give the file as a source"
     return note if holds_jpegs(data) else ""

@@ -34,9 +34,9 @@ class AnchoredLayer:
 
 
 def anchor_maps(outputs: list[Floats], conf: float, layers: Sequence[AnchoredLayer]) -> Candidates:
-    """Return candidates whose objectness x best class score reaches ``conf``, sorted by layer,
-    anchor, y, x. ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes: network
-    pixels, unclipped."""
+    """Return candidates whose objectness times best class score is at least ``conf``,
+    sorted by layer, anchor, y, x. ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer.
+    Boxes: network pixels, unclipped."""
     if len({(len(layer.anchors), layer.classes) for layer in layers}) > 1:
         return join(
             [

@@ -7,8 +7,8 @@ overlap by a fifth, as in that paper. Tiles cut large objects, so the whole pict
 Boxes of two inputs are one object if they have the same class and an IoU above ``SAME``. A seam is
 a tile's edge inside the picture. A box at a seam may be only a piece of an object. Overlapping
 tiles should find the same objects in their common pixels. So if one box is at a seam, both are
-clipped to these pixels before they are compared. A piece (a box at a seam) is also one object with
-a whole box that contains more than ``INSIDE`` of the piece's area. From an object's boxes we keep
+clipped to these pixels before they are compared. A piece (a box at a seam) and a whole box are also
+one object if the whole box contains over ``INSIDE`` of the piece's area. Of an object's boxes, keep
 
     the best-scored box that is not at a seam;
     if all are at seams, the box that encloses them, with their best score.
@@ -36,7 +36,7 @@ from detector.core.types import (
 )
 
 OVERLAP = 0.2  # share of a tile's side that overlaps the next tile
-SAME = 0.5  # IoU; if a box is at a seam, in the pixels that both inputs show
+SAME = 0.5  # boxes of two inputs are one object if their IoU is higher
 INSIDE = 0.5  # share of a piece's area that the whole box contains
 BLOCK = 256  # number of boxes compared with all others in one step
 EDGE = 0.03  # share of a tile's side; a box that ends this close to a seam is "at" it
@@ -220,7 +220,8 @@ def _find_twins(
 def _find_intersecting(
     boxes: Boxes, groups: NDArray[np.int64], tiles: NDArray[np.intp]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return pairs of intersecting boxes of one group and two inputs: their indexes [K] and [K]."""
+    """Find all pairs of boxes that intersect, are of the same group and come from different inputs.
+    Return the indexes of the pairs' first boxes, [K], and of their second boxes, [K]."""
     x1, y1, x2, y2 = np.ascontiguousarray(boxes.T)
     rows, columns = [np.zeros(0, np.intp)], [np.zeros(0, np.intp)]
     for start in range(0, len(boxes), BLOCK):
@@ -279,7 +280,7 @@ def _merge_twins(
                 continue
             dropped[j] = True
             scores[i] = max(scores[i], scores[j])
-            if at_seam[i]:  # then box ``j`` is at a seam, too: other boxes come first
+            if at_seam[i]:  # so is box ``j``: all boxes not at seams came earlier
                 boxes[i, :2] = np.minimum(boxes[i, :2], boxes[j, :2])
                 boxes[i, 2:] = np.maximum(boxes[i, 2:], boxes[j, 2:])
                 queue += twins_of.get(j, ())

@@ -41,7 +41,7 @@ class Pending(Generic[T]):
 
 
 class Crew:
-    """A pool of threads that run submitted work. The module ``threading`` does not start them, so
+    """A pool of threads that run submitted work. ``_thread`` starts them, not ``threading``. So
     ``Natives.book_threads`` takes them for native threads and books their CPU time."""
 
     def __init__(self, name: str, threads: int) -> None:

@@ -170,7 +170,7 @@ class Natives:
     ) -> None:
         self._ids, self._times, self._names = ids, times, names
         self._lock = threading.Lock()
-        # thread -> (stage that may have created it -> whether it is named like the stage's thread)
+        # thread -> (stage that may have created it -> whether the stage's thread has the same name)
         self._claims: dict[int, dict[str, bool]] = {}
         self._creators: dict[int, str] = {}  # thread -> the name inherited from its creator
         self._tasks = _ByStage(self._list_threads)  # cleared when a claim changes
@@ -190,7 +190,7 @@ class Natives:
 
     @contextmanager
     def book_threads(self, stage: str) -> Iterator[None]:
-        """Book to the stage all threads that start inside the ``with`` block, except Python's."""
+        """Claim for the stage all threads that start inside the ``with`` block, except Python's."""
         before = self._ids()
         try:
             yield
@@ -206,8 +206,8 @@ class Natives:
                     stages[stage] = stages.get(stage, False) or named
 
     def tasks_of(self, stage: str) -> Callable[[], Mapping[int, str]]:
-        """Return the ``tasks`` of a ``Booking``: a function that returns the stage's threads. This
-        function runs twice per inference, so it avoids Python code: a call takes 0.1 us."""
+        """Return the ``tasks`` of a ``Booking``: a function that returns the stage's threads. It is
+        called twice per inference, so it runs no Python code once they are listed (0.1 us)."""
         return partial(self._tasks.__getitem__, stage)
 
     def _list_threads(self, stage: str) -> dict[int, str]:
@@ -233,7 +233,7 @@ class Natives:
 
     def mark(self, calls: Mapping[str, int]) -> Mark:
         """Read all clocks and return the quickest reading. A slow reading is repeated: the caller
-        lost its core during that reading, and CPU time used meanwhile would belong to no thread."""
+        lost its core during it. The clocks read later include CPU time that the others miss."""
         readings = [self._read_clocks(calls)]
         while readings[-1][0] > QUICK_READING_NS and len(readings) < MAX_READINGS:
             readings.append(self._read_clocks(calls))

@@ -24,7 +24,7 @@ Batch = NDArray[np.uint8]
 
 def open_with_batches(occasion: Occasion) -> tuple[LoadedModel, list[Batch]]:
     """Return the run's loaded model, with its engine closed again, and batches of the first frames.
-    The model's options fix the run's number of threads; otherwise a request would get all cores."""
+    Open requests with the model's ``options``: others allow more threads than the run has."""
     plan = resolve(occasion.config, specs=[occasion.source])
     machine = plan.loaded
     occasion.executions.append(execution_of(machine))

@@ -1,4 +1,4 @@
-"""Encodes with x264 without look-ahead, so that no picture waits inside and is lost by a kill."""
+"""Encode with x264 without look-ahead: the encoder holds no pictures that a kill would lose."""
 
 from __future__ import annotations
 

@@ -75,7 +75,8 @@ def found_in(network, outputs) -> list[Detections]:
 def by_onnx_runtime(network: Network, pictures) -> list[list[np.ndarray]]:
     """Run the graph in ONNX Runtime. A bf16 graph runs in float32 with explicit rounding.
 
-    One thread adds in the same order as the fake TensorRT, so that int8 values are rounded alike.
+    With one thread, sums are added up in the same order as in the fake TensorRT. So int8 values are
+    rounded alike.
     """
     if network.precision == "bf16":
         network = replace(network, graph=rounded(network.graph), path=None)
@@ -117,7 +118,7 @@ def test_onnx_runtime_gives_the_same_detections_for_the_same_graph(
 def test_each_mac_is_counted_once_in_the_precision_of_its_layer(
     monkeypatch, network, place, major, precision
 ):
-    """The convolution before an output counts, although its name passed to the Cast after it."""
+    """This includes the convolution before an output, whose name the Cast after it has taken."""
     install_fake_tensorrt(monkeypatch, major)
     ready = ready_for(network, precision, place)
     with engines.open("trt", ready.network, ready.options) as engine:

@@ -64,7 +64,7 @@ def test_no_rule_raises_for_any_table(tables, with_facts) -> None:
 
 @pytest.mark.slow
 def test_large_table_is_audited_in_reasonable_time() -> None:
-    """A rule that compares all pairs of rows would take 400 million steps, and memory for each."""
+    """A rule that compares all pairs of rows takes 400 million steps, and memory for each pair."""
     titles = ["model", "engine", "precision", "batch", "latency (ms)", "FPS", "calls", "layer"]
     rows = [
         [f"m{n}", f"e{n % 7}", "fp32", str(n % 9), f"{n % 50 + 1}.5", "40", "3", f"model.{n}"]

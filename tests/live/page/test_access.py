@@ -58,7 +58,7 @@ def test_number_of_stored_addresses_and_sessions_is_bounded():
     names = [access.open_session() for _ in range(MOST_SESSIONS + 1)]
     assert len(set(names)) == MOST_SESSIONS + 1
     assert not access.has_session(names[0])
-    assert access.has_session(names[1])  # now the most recently used session
+    assert access.has_session(names[1])  # which makes it the most recently used session
     access.open_session()
     assert [access.has_session(name) for name in names[1:4]] == [True, False, True]
 

@@ -20,7 +20,7 @@ def encoders(quick: bool, clock: Callable[[], float] = time.perf_counter) -> dic
     """Return for each encoder ``usable``, ``reason``, ``fps`` (1280x720, --quality balanced)."""
     try:
         from detector.core.sinks.video.encoders import cure_of, why_not
-    except ImportError:  # PyAV is missing, which doctor reports elsewhere
+    except ImportError:  # PyAV is missing; ``doctor`` reports that elsewhere
         return {}
     results: dict[str, Any] = {}
     for name in ENCODERS:

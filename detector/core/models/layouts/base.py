@@ -23,7 +23,7 @@ Shape = tuple[int, ...]
 
 class Decoder:
     """Decodes outputs: ``head`` into candidates, ``dense`` into all rows. Our files store the
-    arguments of both. ``watched``: runs look for impossible results, as the head may be wrong."""
+    arguments of both. ``watched``: runs check for impossible results, as the head may be wrong."""
 
     name: str
     head: Callable[..., Any]
@@ -64,7 +64,7 @@ class Bound:
     """A layout, or a description, matched with the outputs of a file.
 
     ``reading``: how the outputs are read; None if ``decoder`` with ``arguments`` reads them.
-    ``bare``: outputs without a batch axis. ``family``: decides the input's pixels if the file names
+    ``bare``: outputs without a batch axis. ``family``: its preprocessing applies if the file names
     no family. ``joined``: new output -> the outputs that it joins (one for each stride).
     """
 

@@ -115,8 +115,8 @@ class OpenCVSource(SteppingSource):
 
     def _choose_seek_number(self, landing: Landing) -> int:
         """Return the frame number to request. cv2 assumes a constant rate, seeks to CV2_SEEK_BACK
-        frames before that number, and decodes up to it. So we take a key frame that is far enough
-        before the target, and request the number CV2_SEEK_BACK + 1 after that key frame."""
+        frames before that number, and decodes up to it. So we choose a key frame far enough before
+        the wanted frame. We request the frame that is CV2_SEEK_BACK + 1 frames after it."""
         rate = self._capture.get(cv2.CAP_PROP_FPS) * float(self.info.time_base)
         limit = min(landing.wanted_pts, landing.safe_pts)
         before = landing.count_before(limit)

@@ -74,7 +74,7 @@ class Activity(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """A wait until activity number ``before`` ends or, if ``at_start``, until it starts."""
+    """A wait for the activity at index ``before``: for its end or, if ``at_start``, its start."""
 
     before: int
     cause: str
@@ -228,7 +228,8 @@ class _EdgeRules:
         batch = self._batches.of(frame)
         if 0 <= batch - shape.requests < len(self._returned):
             yield Edge(self._returned[batch - shape.requests], REQUEST)
-        # The queue got room for the previous batch k when a worker took batch k - queue_batches.
+        # Before, the reader queued batch k = batch - 1. That was possible once a worker had taken
+        # batch k - queue_batches.
         yield from self._find_edge(
             INFER, batch - 1 - shape.queue_batches, BATCH_ROOM, at_start=True
         )
@@ -240,7 +241,7 @@ class _EdgeRules:
             is_row = (PREPROCESS, last) in self._places
             yield from self._find_edge(PREPROCESS if is_row else READ, last, DATA)
         if at in self._previous:
-            # The writer made room for this worker's last result when it took an earlier result.
+            # The writer made room for this worker's previous result when it took an earlier one.
             last = self._batches.of_call(self._activities[self._previous[at]])
             if (earlier := self._hand_overs.get(last - self._shape.results)) is not None:
                 yield Edge(earlier[1], RESULT_ROOM, at_start=True)

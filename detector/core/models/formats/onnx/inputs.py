@@ -1,4 +1,4 @@
-"""Find which input of a graph is the picture, and replace inputs for its size by constants.
+"""Find which input of a graph is the picture. Replace inputs that give its size by constants.
 
 Some exporters add an input for the size of the picture, to scale boxes or to know the padding. Our
 pictures have the size of the network's input, so ``fix_sizes`` replaces an extra input by a
@@ -26,7 +26,7 @@ HEIGHT, WIDTH, ONE = "height", "width", "1"
 
 
 class ExtraInput(NamedTuple):
-    """``forms``: the possible contents of the last axis; (): the input is a mask of the picture."""
+    """``forms``: the possible contents of the last axis; empty for a mask of the picture."""
 
     maker: str
     forms: tuple[tuple[str, ...], ...]
@@ -67,7 +67,7 @@ def split_inputs(
     path: Path, model: onnx.ModelProto, heavy: Collection[str]
 ) -> tuple[onnx.ValueInfoProto, list[onnx.ValueInfoProto]]:
     """Return the picture's input and the inputs for its size. Other inputs raise ModelError.
-    ``heavy``: large constants, which are listed as inputs (in old files, all constants are)."""
+    ``heavy``: large constants, now listed as inputs. Old files list all constants as inputs."""
     graph = model.graph
     constants = {*heavy, *(tensor.name for tensor in graph.initializer)}
     inputs = [info for info in graph.input if info.name not in constants]
@@ -79,9 +79,9 @@ def split_inputs(
     if len(others) != 1:
         listed = ", ".join(f"{info.name} {describe_tensor(info)}" for info in inputs) or "none"
         raise ModelError(
-            f"{path}: has {len(inputs)} inputs: {listed}; expected the picture, and otherwise "
-            f"only its size ({', '.join(MEANINGS)}); export it with the others made "
-            "constant"
+            f"{path}: has {len(inputs)} inputs: {listed}; expected one input for the picture "
+            f"and no others except inputs for its size ({', '.join(MEANINGS)}); export the "
+            "network with all other inputs made constant"
         )
     for info in sizes:
         _check_form(path, info)
