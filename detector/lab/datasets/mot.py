@@ -189,13 +189,13 @@ def _read_rows(file: Path, first_pixel: int) -> Rows:
 
 
 def _parse_class(file: Path, row: list[float], names: tuple[str, ...]) -> int:
-    number = 1 if row[7] == -1 else int(row[7])  # the first challenges use -1 for pedestrians
-    if not 1 <= number <= len(names):
+    number = 1 if row[7] == -1 else row[7]  # the first challenges use -1 for pedestrians
+    if number not in range(1, len(names) + 1):
         raise SourceError(
-            f"{file}: has class {number}, but the known classes are 1 to {len(names)}; name it "
+            f"{file}: has class {number:g}, but the known classes are 1 to {len(names)}; name it "
             f"in {file.parent}/labels.txt"
         )
-    return number - 1
+    return int(number) - 1
 
 
 def _read_info(path: Path) -> dict[str, str]:

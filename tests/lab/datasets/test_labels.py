@@ -272,6 +272,7 @@ def test_rows_that_may_be_poses_are_noted(tmp_path, other, notes):
         ("gt/gt.txt", "1,1,0,0,-5,5,1,1,1\n", "sizes >= 0"),
         ("gt/gt.txt", "1,1,0\n", "gt.txt:1: not a row of at least 6 numbers"),
         ("gt/gt.txt", "1,1,0,0,5,5,1,40,1\n", "class 40, but the known classes are 1 to 13"),
+        ("gt/gt.txt", "1,1,0,0,5,5,1,1.5,1\n", "class 1.5, but the known classes are 1 to 13"),
         ("seqinfo.ini", "seqLength=2\n", "needs [Sequence], with whole numbers for seqlength"),
         ("seqinfo.ini", "[Sequence]\nseqLength=two\n", "seqinfo.ini: needs [Sequence]"),
     ],
