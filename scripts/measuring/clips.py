@@ -17,9 +17,9 @@ from measuring.rounds import SHARED, STREET, Row, run
 
 BENCH = SHARED / "videos/bench_720p.mp4"  # 200 frames of people, then 200 of traffic
 BENCH_FRAMES = 400
-# Type of --clip: absolute, because the measured program runs in an empty folder.
+# --clip's type makes the path absolute, because the measured program runs in an empty folder.
 GIVEN_CLIP = click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path)
-# Cameras and phones record in about this quality, with a few times the bit rate of a film.
+# Cameras and phones record in about this quality. Their bit rate is a few times that of a film.
 ENCODED = ("-c:v", "libx264", "-preset", "veryfast", "-crf", "20", "-g", "50", "-an")
 
 
@@ -83,8 +83,8 @@ def ffmpeg_version() -> str:
 def fidelity(written: Path, source: Path, frames: int, read_options: Sequence[str] = ()) -> Row:
     """Compare a video with its source; return PSNR (dB, of luma) and SSIM (of all planes).
 
-    ffmpeg compares the first ``frames`` pictures in order, whatever their times. ``psnr`` is inf if
-    they are equal. ``read_options``: ffmpeg's input options for ``source``.
+    ffmpeg compares the first ``frames`` pictures of both videos in order, ignoring their times. If
+    all are equal, ``psnr`` is inf. ``read_options``: ffmpeg's input options for ``source``.
     """
     inputs = "".join(
         f"[{at}:v]trim=end_frame={frames},settb=1/25,setpts=N,format=yuv420p[{name}];"

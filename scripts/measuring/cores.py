@@ -1,4 +1,4 @@
-"""The loop pinned to 1, 2 ... cores of this machine."""
+"""Measure the speed of the loop when it is pinned to 1, 2, 4 ... cores of this machine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ JOBS: dict[str, dict[str, Any]] = {  # name -> options of the configuration
 def cores(
     path: Path | None, engine: str, precision: str, frames: int, rounds: int, quick: bool
 ) -> None:
-    """Run the loop pinned to 1, 2 ... cores by taskset, up to all cores of this machine."""
+    """Measure the loop's speed when taskset pins it to 1, 2, 4 ... and all cores of the machine."""
     say_machine(quick)
     frames, rounds = (QUICK_FRAMES, 1) if quick else (frames, rounds)
     if shutil.which("taskset") is None:

@@ -1,4 +1,4 @@
-"""The cost of drawing boxes, labels and trails in this version, an older one, and supervision."""
+"""The cost of drawing boxes, labels and trails: in this version, an older one, and supervision."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def objects_file(clip: Path) -> Path:
 @click.option("--commit", default=COMMIT, help="The commit to compare with.")
 @click.option("--rounds", default=5)
 def drawing(commit: str, rounds: int) -> None:
-    """Measure the CPU milliseconds per frame of annotating a 1080p clip: now, at another commit,
-    and with supervision's annotators.
+    """Measure the CPU milliseconds per frame of annotating a 1080p clip: by this version ("now"),
+    by that of another commit, and by supervision's annotators.
 
-    110 frames of a street with about 20 objects are timed, after 10 to warm up. In the table,
-    "planes" are pictures in YUV 4:2:0, which encoders take, and "bgr" are BGR. Labels show class
-    and score; if trails are drawn, labels also show ids.
+    110 frames of a street with about 20 objects are timed, after 10 warm-up frames. In the table,
+    "planes" are pictures in YUV 4:2:0, which encoders take, and "bgr" are pictures in BGR. Labels
+    show class and score; if trails are drawn, labels also show ids.
     """
     rounds_of.say_machine()
     clip = street_clip(1080, FRAMES)

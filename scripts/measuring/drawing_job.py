@@ -78,5 +78,5 @@ if __name__ == "__main__":
     tracks = pickle.loads(Path(path).read_bytes())
     plain = [found | {"track_ids": None, "trails": ()} for found in tracks]
     cost(who, clip, plain)  # warm-up: libraries load parts at first use
-    scenes = {"boxes and labels": plain, "and trails": tracks}
+    scenes = {"boxes and labels": plain, "boxes, labels and trails": tracks}
     print(json.dumps({name: cost(who, clip, scene) for name, scene in scenes.items()}))

@@ -1,9 +1,9 @@
 """The effect of dynamic quantisation: int8 weights, and activations quantised in every run.
 
 Our engines do not offer it. torch quantises only linear and recurrent layers, so it does nothing to
-a network of convolutions. ONNX Runtime turns convolutions into ConvInteger. The file shrinks,
-but each run must measure the range of every activation and convert it, and the kernel is slow.
-``scripts/bench dynamic`` measures that; see docs/quantisation.md.
+a network of convolutions. ONNX Runtime turns convolutions into ConvInteger. The file shrinks, but
+each run must measure the range of every activation and convert the activation to 8 bits, and the
+kernel of ConvInteger is slow. ``scripts/bench dynamic`` measures this; see docs/quantisation.md.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def quantise_dynamically(model: onnx.ModelProto) -> Dynamic:
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "fp32.onnx"), Path(folder, "dynamic.onnx")
         source.write_bytes(model.SerializeToString())
-        # Hide ONNX Runtime's advice to preprocess the graph, which is folded already.
+        # Hide ONNX Runtime's advice to preprocess the graph: the graph is folded already.
         logging.disable(logging.WARNING)
         try:
             quantize_dynamic(source, target, weight_type=QuantType.QUInt8)
@@ -70,7 +70,7 @@ def count_changed_by_torch(module: nn.Module) -> int:
     from torch.ao.quantization import quantize_dynamic
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch.ao.quantization moves to torchao
+        warnings.simplefilter("ignore")  # the notice that torch.ao.quantization moves to torchao
         result = quantize_dynamic(module)
     before = dict(module.named_modules())
     # Skip the module itself (every copy of a GraphModule has its own class), and modules that exist

@@ -22,7 +22,7 @@ class MissingError(Exception):
 
 
 def environment(name: str, *steps: Sequence[str], check: Sequence[str] = ()) -> Path:
-    """Return the Python of an environment, which is created once.
+    """Return the Python of an environment. The first call creates the environment.
 
     ``steps``: the packages of each call of pip. ``check``: arguments for a call of the new Python
     that must succeed. If that call fails, the environment is removed, and not created again. Raises
@@ -34,7 +34,7 @@ def environment(name: str, *steps: Sequence[str], check: Sequence[str] = ()) -> 
         raise MissingError(f"{failed.read_text().strip()} (remove {failed} to try again)")
     if not (folder / COMPLETE).exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        _succeed([sys.executable, "-m", "venv", "--clear", str(folder)], f"{name}: no environment")
+        _succeed([sys.executable, "-m", "venv", "--clear", str(folder)], f"{name}: venv failed")
         for step in steps:
             install = [str(python), "-m", "pip", "install", "--quiet", *step]
             _succeed(install, f"{' '.join(step)} cannot be installed")
@@ -42,7 +42,7 @@ def environment(name: str, *steps: Sequence[str], check: Sequence[str] = ()) -> 
             try:
                 _succeed([str(python), *check], f"{name} does not run")
             except MissingError as error:
-                shutil.rmtree(folder)  # it may have gigabytes
+                shutil.rmtree(folder)  # the environment may take up gigabytes
                 failed.write_text(f"{error}\n")
                 raise
         (folder / COMPLETE).touch()

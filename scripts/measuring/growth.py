@@ -1,10 +1,10 @@
 """How a frame's cost grows with the size of the picture, the batch, the number of candidates and
 classes, and the length of the run.
 
-Each curve of medians is printed next to the expected curve through its first and last points:
-cost = a + b x**e, where e = 1 is linear and e = 0 is constant. An exponent is the slope of
-a line through the logarithms. It is measured on the whole curve, and on the upper half, where a
-constant part of the cost lowers the exponent less.
+Each median cost is printed next to the expected cost a + b x**e. The expected curve goes through
+the first and last medians; if e = 0, it is constant. The measured exponent is the slope of a line
+fitted to the logarithms of x and cost. It is computed for the whole curve, and for its upper half,
+where a constant part of the cost lowers the exponent less.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ OBJECTS = 30  # candidates form clusters around this many objects, as in a netwo
 CELLS = 8400  # grid cells of a network with a 640x640 input
 TINY = 90  # height of the clip for long runs; its frames cost next to nothing
 SLACK = 0.1  # how far an exponent may exceed the expected exponent
-FLAT = 1.05  # allowed growth of RSS from the second to the last quarter of a long run
+FLAT = 1.05  # resident memory may grow by this factor from the second to the last quarter
 
 
 def slope(points: Mapping[float, float]) -> float:
@@ -54,7 +54,7 @@ def slope(points: Mapping[float, float]) -> float:
 
 
 class Curve(NamedTuple):
-    """A curve. ``expected``: exponent, without SLACK. ``x_of``: first column -> x."""
+    """A curve. ``expected``: exponent, without SLACK. ``x_of``: number in the first column -> x."""
 
     title: str
     what: str
@@ -63,7 +63,7 @@ class Curve(NamedTuple):
     x_of: Callable[[int], float] = float
 
 
-HEAD = ("cost, CPU ms per frame", "expected", "exponent from the row above")
+HEAD = ("cost, CPU ms per frame", "expected", "exponent between this row and the one above")
 
 
 def curve_table(curve: Curve, measured: Mapping[int, Sequence[Row]]) -> str:
@@ -87,7 +87,7 @@ def curve_table(curve: Curve, measured: Mapping[int, Sequence[Row]]) -> str:
 
 
 def expected(exponent: float, medians: Mapping[float, float]) -> dict[float, float]:
-    """Return x -> a + b x**e through the first and the last point; if e = 0, x -> the median."""
+    """Return x -> cost: a + b x**e through the first and last points, or the median if e = 0."""
     if not exponent:
         return dict.fromkeys(medians, statistics.median(medians.values()))
     first, *_, last = medians
@@ -103,9 +103,9 @@ def conclusion(curve: Curve, costs: Mapping[float, Sequence[float]]) -> str:
     medians = {x: statistics.median(values) for x, values in costs.items()}
     upper = dict(list(medians.items())[len(medians) // 2 :])
     whole, half = slope(medians), slope(upper)
-    verdict = "kept" if max(whole, half) <= curve.expected + SLACK else "steeper than expected"
+    verdict = "as expected" if max(whole, half) <= curve.expected + SLACK else "steeper"
     return (
-        f"exponent {whole:+.2f}, of the upper half {half:+.2f}; expected at most "
+        f"exponent {whole:+.2f}, in the upper half {half:+.2f}; expected: at most "
         f"{curve.expected:g} ({curve.why}): {verdict}"
     )
 
@@ -119,7 +119,7 @@ PARTS = ("size", "batch", "candidates", "classes", "frames")
 @click.command()
 @click.option("--only", type=click.Choice(PARTS), multiple=True, help="[default: all]")
 @click.option("--frames", default=300, help="Frames per run, for size and batch.")
-@click.option("--longest", default=LENGTHS[-1], help="Frames of the long run.")
+@click.option("--longest", default=LENGTHS[-1], help="Frames of the longest run.")
 @click.option("--rounds", default=3)
 @quick_option
 def growth(only: tuple[str, ...], frames: int, longest: int, rounds: int, quick: bool) -> None:
@@ -186,9 +186,9 @@ def by_batch(frames: int, rounds: int, quick: bool) -> None:
         return _cost(STREET, *options, "--batch", batch, "--no-video")
 
     measured = _turns(run_with, BATCHES, rounds, warm_up=0 if quick else 1)
-    curve = Curve("ort fp32, no video", "batch", 0.0, "a batch of N frames is N times the work")
+    curve = Curve("ort fp32, no video", "batch", 0.0, "a frame costs the same in any batch")
     click.echo("\n" + curve_table(curve, measured))
-    click.echo("Memory grows with the batch: each request holds its pictures and outputs.")
+    click.echo("Memory grows with the batch: each request holds its batch's pictures and outputs.")
 
 
 def by_length(longest: int, rounds: int) -> None:
@@ -206,7 +206,8 @@ def by_length(longest: int, rounds: int) -> None:
 
     lengths = [run_for for run_for in LENGTHS if run_for < longest] + [longest]
     measured = _turns(run_for, lengths, rounds, warm_up=0)
-    curve = Curve(f"null engine, {source.name}, the video written", "frames", 0.0, "frame by frame")
+    why = "a frame costs the same however many came before it"
+    curve = Curve(f"null engine, {source.name}, the video written", "frames", 0.0, why)
     click.echo("\n" + curve_table(curve, measured))
     click.echo(flatness(longest, resident_by_length[longest]))
 

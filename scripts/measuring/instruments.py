@@ -1,4 +1,4 @@
-"""The cost of the instruments per frame: for each step, its cost times the number of its runs.
+"""The cost per frame of the timeline and NVTX: each step's cost times the number of its runs.
 
 We do not compare whole runs with and without instruments, because the difference would be noise:
 to pass a lock to another thread takes longer if that thread happens to sleep. Counts do not depend
@@ -26,7 +26,7 @@ from measuring.rounds import ROOT, machine
 FRAME_MS = 5.0
 AIM = 0.005  # largest share of FRAME_MS that the instruments may take
 TRIES, CALLS = 30, 1000
-PAUSE_S = 0.2  # between tries, to outlast a burst of another program
+PAUSE_S = 0.2  # pause per try, so that the tries outlast another program's burst of load
 FRAMES = 200
 LONG_S = 2e-4  # length of a stage's call: long enough for the timeline to read the CPU clock
 STAGES = ("read", "preprocess", "infer", "head", "nms", "annotate", "write")
@@ -44,8 +44,7 @@ STEPS = (
 @click.command()
 @click.option("--mode", type=click.Choice(["plain", "tool"]), hidden=True)
 def instruments(mode: str | None) -> None:
-    """Measure the cost of timeline and NVTX in the threaded loop: counts of steps times their
-    costs.
+    """Measure the cost of the timeline and NVTX in the threaded loop: steps are counted and timed.
 
     Steps are counted in two runs. In the usual run, reading, inference and writing sleep, as if
     libraries' threads worked for them, and the other stages compute. In the second run every stage
@@ -56,13 +55,13 @@ def instruments(mode: str | None) -> None:
         click.echo(json.dumps(_costs()))
         return
     click.echo(machine())
-    runs = {"usual": _count_steps(SLEEPING), "all clock reads": _count_steps(STAGES)}
+    runs = {"usual": _count_steps(SLEEPING), "every stage sleeps": _count_steps(STAGES)}
     for name, counts in runs.items():
         click.echo(f"{name}: steps per frame: {_listed(counts, '.1f')}")
-    click.echo(f"calls per frame added in the plain loop: {_listed(_count_calls(), '.1f')}")
+    click.echo(f"plain loop: the timeline's calls per frame: {_listed(_count_calls(), '.1f')}")
     for title, environment in (("no profiler", {}), ("NVTX tool that does nothing", _tool())):
         costs = _in_process(environment)
-        click.echo(f"{title}: us each: {_listed(costs, '.2f')}")
+        click.echo(f"{title}: cost of each step in us: {_listed(costs, '.2f')}")
         for name, counts in runs.items():
             total_us = sum(counts[step] * costs[step] for step in STEPS)
             share = total_us / 1e3 / FRAME_MS
@@ -147,7 +146,7 @@ def _count_steps(sleeping: Container[str]) -> dict[str, float]:
 
 
 def _count_calls() -> dict[str, float]:
-    """Return how many function calls per frame the instruments add to the plain loop."""
+    """Return how many function calls per frame the timeline adds to the plain loop."""
     with _checkout_on_path():
         from detector.core.loop.parts import Progress
         from detector.core.loop.sync import frames_in_turn
@@ -171,7 +170,7 @@ def _count_calls() -> dict[str, float]:
         return counts
 
     on, off = calls(Timeline()), calls(OffTimeline())
-    names = {"call": "of Python functions", "c_call": "of built-in ones"}
+    names = {"call": "of Python functions", "c_call": "of built-in functions"}
     return {title: (on[name] - off[name]) / FRAMES for name, title in names.items()}
 
 

@@ -1,5 +1,5 @@
 """Parts of scripts/batch_check and scripts/cluster_check: time several ways to run short clips, run
-pictures that kill the process that opens them, and compare results with single runs."""
+jobs with pictures that kill the process that opens them, and compare results with single runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from measuring.rounds import OURS, markdown, spread
 
 Way = Callable[[Path], Mapping[str, Any]]
 """(folder) -> the job's document, or {} for a shell loop. Writes the results to the folder."""
-HEAD = ("way", "s, median [range]", "times the loop", "CPU s", "ms per item besides its run")
+HEAD = ("way", "s, median [range]", "speed / loop's speed", "CPU s", "ms per item outside its run")
 
 
 @dataclass
@@ -74,8 +74,8 @@ def _cpu_of_children() -> float:
 
 
 def check_deaths(folder: Path, count: int, *options: str, left_s: float = 0.0) -> list[str]:
-    """Run a job with three pictures that kill the process that opens them, and resume it; return
-    the faults. ``left_s``: time until all processes must have ended."""
+    """Run a job with three pictures that kill the process that opens them, then resume the job;
+    return the faults. ``left_s``: time for processes to end once their parent was killed."""
     from tests.batch import deaths
 
     deadly = deaths.make_items(folder, count, deaths.WAYS_TO_DIE)
@@ -97,7 +97,7 @@ def compare_with_single_runs(
     out: Path, folder: Path, cores: Sequence[int], count: int = 0, seed: int = 0
 ) -> list[str]:
     """Compare ``count`` finished items (0: all) with single runs, which write to ``folder``. If an
-    item differs, run it again on a worker's ``cores``; return the items that still differ."""
+    item differs, repeat its single run on a worker's ``cores``; return those that still differ."""
     from tests.batch.killing import list_differences
 
     files = out / "files"
@@ -108,6 +108,6 @@ def compare_with_single_runs(
     unexplained = list_differences(out, folder, different, cores)
     print(
         f"{len(sample)} items compared with single runs: {len(different)} differ "
-        f"({', '.join(different)}); run again on a worker's cores, {len(unexplained)} differ"
+        f"({', '.join(different)}); {len(unexplained)} of them differ on a worker's cores, too"
     )
     return [f"{name}: differs from a single run" for name in unexplained]

@@ -1,7 +1,7 @@
 """End-to-end FPS compared with the machine's limit.
 
 No loop can be faster than its longest serial stage, or than its CPU time spread evenly over all
-cores. We take the CPU time of the leanest configuration of the same engine and precision. It has
+cores. The CPU time is that of the leanest configuration of the same engine and precision: it has
 one thread per request, so no thread of the engine spins or waits for another. This way, CPU time
 that a run wastes does not lower its own limit.
 """
@@ -40,7 +40,7 @@ LEANEST = {  # one request with one thread, in the plain loop and in the overlap
     PLAIN: ("--sync", "--threads", 1),
     LEAN: ("--concurrency", 1, "--threads", 1),
 }
-# A high threshold, because random weights detect everywhere.
+# The threshold is high, because networks with random weights detect objects everywhere.
 RANDOM = ("--random-weights", 0, "--conf", 0.95)
 NETWORKS: dict[str, tuple[Any, ...]] = {
     "street@608x352": ("--model", "street"),
@@ -134,7 +134,7 @@ HEAD = (
     "limit, FPS",
     "share of the limit",
     "leanest CPU, ms per frame",
-    "CPU of the run / leanest",
+    "CPU of the run / leanest CPU",
     f">= {AIM:g}",
 )
 

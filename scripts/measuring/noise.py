@@ -1,7 +1,7 @@
 """A simulated computer with known noise, to test the decisions of `compare` and `diff`.
 
 Its speed follows an autoregressive process, a drift, and bursts in which another job slows it down.
-All seeds are fixed, so the counts are the same on every machine.
+All seeds are fixed, so the counts of verdicts are the same on every machine.
 """
 
 from __future__ import annotations

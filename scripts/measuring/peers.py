@@ -1,6 +1,5 @@
-"""Compare this project with ultralytics, ffmpeg, and the "lab's loop", with which it began.
-
-Each part runs its variants in turns, and returns the rows of one table.
+"""Compare this project with ultralytics, ffmpeg, and the "lab's loop": the simple loop with which
+this project began (not the wing lab). Each part runs its variants in turns and returns table rows.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Pair(NamedTuple):
 def compare(
     rows: Mapping[str, Sequence[Row]], pairs: Sequence[Pair], where: str
 ) -> list[list[str]]:
-    """Return the table's rows, for pairs whose variants both ran."""
+    """Return a row of the table for each pair whose variants both ran."""
     table = []
     for ours, theirs, aim in pairs:
         if ours not in rows or theirs not in rows:
@@ -75,7 +74,7 @@ HEAD = (
     "ours",
     "theirs",
     "our end-to-end FPS",
-    "theirs",
+    "their FPS",
     "ratio",
     "CPU per frame, ratio",
     "aim",
@@ -123,7 +122,7 @@ def peers(
     rounds: int,
     quick: bool,
 ) -> None:
-    """Compare with ultralytics, ffmpeg and the lab's loop: end-to-end FPS as ratios.
+    """Compare our end-to-end FPS with those of ultralytics, ffmpeg and the lab's loop, as ratios.
 
     ultralytics runs in its own environment, which the first call installs. All figures exclude
     loading and the first picture.
@@ -183,8 +182,8 @@ def ultralytics_python() -> tuple[Path, str]:
     openvino = f"openvino=={version('openvino')}"
     torch = version("torch")
     plans = {
-        f"torch {torch} as here, torchvision of the index": (f"torch=={torch}", "torchvision"),
-        "torch and torchvision of the index": (),
+        f"torch {torch} as here, torchvision from pip's index": (f"torch=={torch}", "torchvision"),
+        "torch and torchvision from pip's index": (),
     }
     reasons = []
     for number, (plan_name, packages) in enumerate(plans.items()):
@@ -226,7 +225,7 @@ def beside_ultralytics(settings: Settings) -> list[list[str]]:
 
 def network_size(width: int, height: int, longest: int = 640, stride: int = 32) -> tuple[int, int]:
     """Return (height, width) of a network's input for a picture of this size, such as 384x640 for
-    16:9. With torch, ultralytics chooses this size itself, but an export needs it as an option."""
+    16:9. With torch, ultralytics chooses the size itself; an export needs the size as an option."""
     scale = longest / max(width, height)
     sides = (-(-round(side * scale) // stride) * stride for side in (height, width))
     return next(sides), next(sides)
@@ -298,7 +297,7 @@ def _ours(source: Path, *options: Any) -> Row:
 # ffmpeg: decoding and encoding only
 
 FFMPEG_HEIGHTS = (720, 1080)
-NULL = ("--engine", "null", "--model", "street-1")  # least preprocessing, because ffmpeg does none
+NULL = ("--engine", "null", "--model", "street-1")  # needs least preprocessing; ffmpeg does none
 BESIDE_FFMPEG = (
     Pair("null engine, video", "ffmpeg, decoded and encoded", 0.90),
     Pair("null engine, superfast", "ffmpeg, superfast", 0.90),
@@ -388,7 +387,7 @@ def read_benchmark(output: str, frames: int) -> Row:
 LAB_MODEL = "yolov4-tiny-person-vehicle"
 LAB_CONF = 0.95
 # Comparing our int8 with the lab's fp32 is fair only if our int8 agrees with our fp32 at least this
-# well. The comparison has random weights, so the agreement is measured on trained networks.
+# well. The compared network has random weights, so the agreement is measured on trained ones.
 LICENCE = 0.90
 LICENSED_BY = ("weights/yolo-fastest-1.1-xl.cfg", "weights/yolov5n.pt")
 LAB = "the lab's loop, torch fp32"
@@ -424,14 +423,14 @@ def beside_lab(settings: Settings) -> list[list[str]]:
 
 
 def _lab_loop(source: Path, frames: int) -> Row:
-    """Run the lab's loop by scripts/bench. Its figures exclude loading."""
+    """Run the lab's loop by scripts/bench. The figures exclude loading."""
     bench = [sys.executable, ROOT / "scripts/bench", "lab-loop"]
     finished = run([*bench, source, LAB_MODEL, str(frames), str(LAB_CONF)])
     output = json.loads(finished.stdout)
     return {"fps": output["end_to_end"], "cpu_ms": output["cpu_ms"], "boxes": output["boxes"]}
 
 
-LICENCE_HEAD = ("network", "engine", "precision executed", "agreement with fp32", "licence")
+LICENCE_HEAD = ("network", "engine", "precision executed", "agreement with fp32", "may be compared")
 
 
 def _licences(settings: Settings) -> list[list[str]]:
@@ -460,13 +459,13 @@ def licence_rows(name: str, document: Mapping[str, Any]) -> list[list[str]]:
         if agreement is None:
             table.append([name, row["engine"], row["precision_text"], "-", str(row["error"])])
             continue
-        verdict = f"given (>= {LICENCE:g})" if agreement >= LICENCE else f"refused (< {LICENCE:g})"
+        verdict = f"yes (>= {LICENCE:g})" if agreement >= LICENCE else f"no (< {LICENCE:g})"
         table.append([name, row["engine"], row["precision_text"], f"{agreement:.3f}", verdict])
     return table
 
 
 def compare_document(source: Path, *options: Any) -> dict[str, Any]:
-    """Run ``detect-video compare``. We ignore its exit code: a row may have failed."""
+    """Run ``detect-video compare``, ignoring its exit code: the document says which rows failed."""
     command = [sys.executable, "-m", "detector", "compare", source, *options, "--json"]
     with tempfile.TemporaryDirectory() as folder:
         completed = subprocess.run(

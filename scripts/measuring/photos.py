@@ -35,7 +35,7 @@ HEAD = ("job", "pictures/s", "compared with", "ratio")
 
 
 def photos(count: int) -> Path:
-    """Return a folder of photos: enlarged frames of the street clip, with noise. It is cached."""
+    """Return a cached folder of photos: enlarged frames of the street clip, with noise."""
     import cv2
     import numpy as np
 
@@ -70,13 +70,13 @@ def program_of(commit: str) -> Command:
 
 @click.command(name="photos")
 @click.option("--commit", default=COMMIT, help="The commit to compare with.")
-@click.option("--count", default=40, help="Photos.")
+@click.option("--count", default=40, help="Number of photos.")
 @click.option("--rounds", default=5)
 @click.option("--network", default="yolov8n", help="Model of ultralytics.")
 @quick_option
 def compare_photos(commit: str, count: int, rounds: int, network: str, quick: bool) -> None:
     """Measure pictures per second in a folder of 12-megapixel JPEGs. This version and --commit
-    write rows, with and without annotated copies; ultralytics (torch and OpenVINO) only rows."""
+    write rows, with and without annotated copies; ultralytics (torch, OpenVINO) writes nothing."""
     say_machine(quick)
     count, rounds = (4, 1) if quick else (count, rounds)
     folder = photos(count)

@@ -1,7 +1,7 @@
 """A planted slowdown in one process of `compare`, and its measured size.
 
-Each call of the engine sleeps. A frame becomes longer by the whole sleep only if no other thread
-uses that time to catch up. With video encoding, or an engine thread per core, the codecs' threads
+Each call of the engine sleeps. A sleep lengthens a frame's time in full only if no other thread
+uses the sleep to catch up. With video encoding, or an engine thread per core, the codecs' threads
 catch up: on two busy cores they worked for 0.5 to 0.7 ms of each 2 ms sleep, and hid that part. So
 the check runs one engine thread and writes no video. The process that sleeps measures the effect.
 """

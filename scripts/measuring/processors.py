@@ -1,6 +1,6 @@
 """The stages of a run on two processors, for scripts/arm_check.
 
-python -m measuring.processors stages OUT FRAMES [X86]   write outputs; take inputs from file X86
+python -m measuring.processors stages OUT FRAMES [X86]   write outputs to OUT; read inputs from X86
 python -m measuring.processors compare X86 ARM64         compare two files of outputs
 python -m measuring.processors rows X86 ARM64            compare the rows of two runs
 """
@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 
 VIDEO = Path(__file__).parents[2] / "videos/street.mp4"
-# Third-party code makes these, so they may differ. (np.exp in the head also differs, but by less.)
+# Third-party code makes these, so any difference is allowed. (np.exp in the head differs by less.)
 FOREIGN = ("PyAV's BGR", "cv2.VideoCapture's BGR", "cv2.resize", "fp32 outputs", "int8 outputs")
 CLOSE = (1.0, 0.01)  # allowed difference of two runs' detections, in pixels and in score
 
 
 def stages(x86_inputs: Mapping[str, Any], frames: int) -> Iterator[tuple[str, Any]]:
-    """Yield each stage's output. ``x86_inputs``: {} on x86. On ARM64, the outputs on x86: stages
-    take their inputs from these, so that differences do not add up."""
+    """Yield each stage's output. ``x86_inputs``: {} on x86. On ARM64, it has the stages' outputs on
+    x86, which replace the inputs of later stages, so that differences do not add up."""
     import av
     import cv2
     from av.video.reformatter import VideoReformatter
@@ -118,7 +118,7 @@ def compare_rows(x86: Path, arm: Path) -> Iterator[tuple[str, bool]]:
             equal += detection in arm_frame
     pixels, score = np.abs(pairs).max(axis=0)
     line = (
-        f"{counts[0]} detections on x86, {counts[1]} on ARM64; {equal} are equal in every digit, "
+        f"{counts[0]} detections on x86, {counts[1]} on ARM64; {equal} are equal in every digit; "
         f"the largest differences are {pixels:.2f} pixels and {score:.4f} in score"
     )
     yield line, counts[0] != counts[1] or pixels > CLOSE[0] or score > CLOSE[1]

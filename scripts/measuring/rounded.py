@@ -1,9 +1,9 @@
 """Simulate a half-precision graph by a float32 graph with explicit roundings.
 
 ONNX Runtime has no half kernels on most CPUs. It computes fp16 in float32 and omits roundings
-between nodes, so fp16 looks too exact. It rejects bf16. Here each node computes in float32,
-like tensor cores, and two explicit Casts round its result to half and back. Hardware that fuses an
-activation rounds once less.
+between nodes, so fp16 looks too exact. It rejects bf16. Here each node computes in float32, like
+tensor cores. Then one explicit Cast rounds its result to half, and another converts it back.
+Hardware that fuses a node with its activation rounds one time less.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ SHARED = ROOT.parent / "shared/data"
 STREET = ROOT / "videos/street.mp4"
 Row = dict[str, float]
 Command = Sequence[str | Path]
-# A run must not change its settings by timing itself.
+# A measured run must not time itself first to choose its settings.
 ENVIRONMENT = {"DETECT_VIDEO_SELF_TIMING": "0"}
 
 QUICK_FRAMES = 40
@@ -74,7 +74,7 @@ def interleave(
 
 
 def ratios(above: Sequence[Row], below: Sequence[Row], key: str) -> list[float]:
-    """Return ``above`` / ``below`` for each round."""
+    """Return each round's value of ``key`` in ``above``, divided by that in ``below``."""
     return [a[key] / b[key] for a, b in zip(above, below, strict=True)]
 
 

@@ -83,7 +83,7 @@ def prepare(
     Trained weights are not available everywhere. Random weights give the same outputs for every
     picture, and either no box or thousands. So we set the batch norms' statistics from the
     pictures. Then we scale and shift the last layers of the class branches until about 30 boxes per
-    picture exceed the threshold. Now both programs have boxes to suppress, draw and write.
+    picture exceed the threshold. This way, both programs have boxes to suppress, draw and write.
     """
     import torch
     from ultralytics import YOLO
@@ -117,7 +117,7 @@ def adapt_norms(model: Any, pictures: Sequence[Any]) -> None:
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.reset_running_stats()
-            module.momentum = None  # the mean of all batches
+            module.momentum = None  # take the mean of all batches
     model.train()
     with torch.no_grad():
         model(torch.cat(list(pictures)))
