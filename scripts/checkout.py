@@ -47,7 +47,7 @@ def _run_under_venv() -> None:
         sys.stdout.flush()
         print(f"{Path(sys.argv[0]).name}: {package} is not installed. Type: {fix}", file=sys.stderr)
         sys.stderr.flush()
-        os._exit(2)  # Python would end with 1
+        os._exit(2)  # Python itself would end with status 1
 
     sys.excepthook = report_missing_package
 

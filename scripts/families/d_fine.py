@@ -54,7 +54,7 @@ def family(classes: int) -> Family:
 
 
 def authors() -> tuple[Any, Any]:
-    """Load the authors' D-FINE-N and its post-processor. Their code imports modules as src.X."""
+    """Load the authors' D-FINE-N and its post-processor. Their code imports its modules as src.X."""
     source = types.ModuleType("src")
     source.__path__ = [str(Path(sys.prefix) / f"lib/python{sys.version[:4]}/site-packages")]
     sys.modules["src"] = source

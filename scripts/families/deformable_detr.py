@@ -19,7 +19,7 @@ SIZE = (640, 480)
 
 
 def family(two_stage: bool) -> Family:
-    """Make a model. ``two_stage``: the encoder proposes queries, and each layer refines boxes."""
+    """Make a model. If ``two_stage``, the encoder proposes queries, and each layer refines boxes."""
     from transformers import (
         DeformableDetrConfig,
         DeformableDetrForObjectDetection,

@@ -37,8 +37,8 @@ def read(picture: Path, size: tuple[int, int]) -> tuple[torch.Tensor, float, tup
 
 
 def find(bench: Any, picture: Path, size: tuple[int, int], clip: bool) -> list[Row]:
-    """Detect. ``clip``: pass the picture's size, as the package's evaluation does. The package then
-    clips boxes to the picture before NMS, which changes some results."""
+    """Detect. If ``clip``, pass the picture's size, as the package's evaluation does. The package
+    then clips boxes to the picture before NMS, which changes some results."""
     x, scale, shape = read(picture, size)
     notes = {
         "img_scale": torch.tensor([scale]),
@@ -113,7 +113,7 @@ def main() -> None:
         kept_rows = above(rows, threshold)
         file = f"effdet-{form}.onnx"
         variants.append(Variant(name, file, threshold, kept_rows, description))
-    # Export last: an export changes the boxes of the package's scripted functions (PyTorch 2.14).
+    # Export last: an export changes what the package's scripted functions return (PyTorch 2.14).
     x = read(sized[0], size)[0]
     levels = [f"{kind}_{level}" for kind in ("class", "box") for level in range(3, 8)]
     export_onnx(made, x, out / "effdet-raw.onnx", levels, 17)
