@@ -21,7 +21,7 @@ IN_FLIGHT = 16  # at most this many frames are in flight when the device fails
 
 
 def limited() -> Iterator[Row]:
-    """Check that batch 256 in 128 MB fails with one line, which suggests a batch, and that this fits."""
+    """Check that batch 256 in 128 MB fails with one line, and that its suggested batch fits."""
     if (why := here.torch_lacks()) is not None:
         yield row("torch", why, None)
         return
