@@ -60,7 +60,7 @@ class _Nms(_Module):
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds every ``mmcv.ops.NAME``, with any attribute."""
+    """Finds every module ``mmcv.ops.NAME``. The modules have every attribute."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         return importlib.machinery.ModuleSpec(name, self) if name.startswith("mmcv.ops.") else None

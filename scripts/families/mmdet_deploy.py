@@ -39,12 +39,12 @@ REQUIREMENTS = [
     "setuptools<81 opencv-python-headless",
 ]
 LICENCE = "Apache-2.0"
-SSDHead.loss_cls = None  # mmdet 3.3.0 reads it from every head, and fails for SSD, which has none
+SSDHead.loss_cls = None  # mmdet 3.3.0 reads loss_cls from every head; SSDHead has none
 CONFIGS = Path(mmdet.__file__).parent / ".mim/configs"
 IMAGENET_BGR = "mean: [103.53, 116.28, 123.675], deviation: [57.375, 57.12, 58.395]"
 IMAGENET_RGB = "mean: [123.675, 116.28, 103.53], deviation: [58.395, 57.12, 57.375]"
 CAFFE = "mean: [103.53, 116.28, 123.675], deviation: [1, 1, 1]"
-OUTPUT_LAYERS = {  # attributes of the head: its layers for class scores, and for boxes
+OUTPUT_LAYERS = {  # the head's attributes with the layers for class scores, and for boxes
     "rtmdet": ("rtm_cls", "rtm_reg"),
     "retinanet": ("retina_cls", "retina_reg"),
     "ssd": ("cls_convs", "reg_convs"),
@@ -102,7 +102,7 @@ def last_layers(module: Any) -> list[Any]:
 
 
 def deploy_config(size: tuple[int, int]) -> Any:
-    """Return mmdeploy's config detection_onnxruntime_static. The PyPI package omits its configs."""
+    """Return mmdeploy's config detection_onnxruntime_static. mmdeploy on PyPI has no configs."""
     return mmengine.Config(
         {
             "onnx_config": {

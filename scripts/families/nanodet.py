@@ -1,4 +1,4 @@
-"""NanoDet and NanoDet-Plus, by their own code: exported like tools/export_onnx.py, run like demo.py.
+"""NanoDet and NanoDet-Plus, exported and run by their own code, as tools/export_onnx.py and demo.py do.
 
 No package index has them, so $CHECKOUTS must contain github.com/RangiLyu/nanodet.
 """
@@ -62,7 +62,7 @@ class Levels(torch.nn.Module):
 
 
 def read(picture: Path, config: Any) -> dict[str, Any]:
-    """Prepare a picture like Predictor.inference of demo.py."""
+    """Prepare a picture as Predictor.inference in demo.py does."""
     image = cv2.imread(str(picture))
     info = {"id": 0, "file_name": picture.name, "height": image.shape[0], "width": image.shape[1]}
     pipeline = Pipeline(config.data.val.pipeline, config.data.val.keep_ratio)
@@ -99,17 +99,17 @@ def variant(out: Path, pictures: list[Path], name: str, file: str, levels: bool)
     run = partial(network, x)
     set_norms(network, run)
     classes = network.head.num_classes
-    for layer in network.head.gfl_cls:  # gives class scores, then distributions of four distances
+    for layer in network.head.gfl_cls:  # outputs: class scores, then bins of four distances
         scale_outputs([layer], run, mean=-5.0, deviation=1.0)
         with torch.no_grad():
             layer.bias[classes:] += 5
     rows = {picture.name: find(network, picture, config) for picture in sized}
-    threshold = threshold_of_all(rows, 2, 12)  # few, because NanoDet's NMS keeps only 100 boxes
+    threshold = threshold_of_all(rows, 2, 12)  # low limits: NanoDet's NMS keeps only 100 boxes
     exported = Levels(network) if levels else network
     outputs = exported.names() if levels else ["output"]
     example = torch.randn(1, 3, size[1], size[0])
     options = {"input_names": ["data"], "keep_initializers_as_inputs": True}
-    # like tools/export_onnx.py, but without its run of onnxsim
+    # as in tools/export_onnx.py, except that onnxsim does not simplify the file
     export_onnx(exported, example, out / f"{name}.onnx", outputs, 11, **options)
     (out / f"{name}.yaml").write_text(
         DESCRIPTION.format(

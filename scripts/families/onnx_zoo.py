@@ -23,14 +23,14 @@ SIZE = (320, 256)
 
 
 def ssd_input(picture: Path) -> tuple[torch.Tensor, float]:
-    """Prepare as on the zoo's SSD page: RGB, 0..1, ImageNet's mean and deviation, stretched."""
+    """Prepare a picture as the zoo's SSD page says: RGB in 0..1, normalised by ImageNet's figures."""
     image = cv2.cvtColor(cv2.imread(str(picture)), cv2.COLOR_BGR2RGB)
     values = (image / 255.0 - (0.485, 0.456, 0.406)) / (0.229, 0.224, 0.225)
     return torch.tensor(values.transpose(2, 0, 1)[None], dtype=torch.float32), 1.0
 
 
 def rcnn_input(picture: Path) -> tuple[torch.Tensor, float]:
-    """Prepare as on the zoo's Faster R-CNN page: BGR minus a mean, no batch axis, padded."""
+    """Prepare a picture as the zoo's Faster R-CNN page says: BGR minus a mean, padded, [3, H, W]."""
     image = cv2.imread(str(picture)).astype(np.float32) - (102.9801, 115.9465, 122.7717)
     height, width = (-(-side // 32) * 32 for side in image.shape[:2])
     padded = np.zeros((3, height, width), np.float32)
@@ -44,7 +44,7 @@ class Ssd(torch.nn.Module):
         self.branch = branch
 
     def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return boxes 0..1, labels from 1, and scores: a softmax over background and classes."""
+        """Return boxes in 0..1, labels from 1, and scores (softmax over background and classes)."""
         boxes, logits = self.branch(image)
         sides = torch.tensor([image.shape[3], image.shape[2]] * 2)
         scores = logits[0].softmax(-1)[:, 1:]
@@ -67,7 +67,7 @@ class FasterRcnn(torch.nn.Module):
 
 
 def rename(path: Path, names: dict[str, str]) -> None:
-    """Name the outputs as in the zoo: with numbers, which torch's exporter does not accept."""
+    """Give the outputs the zoo's names: numbers, which torch's exporter does not accept as names."""
     model = onnx.load(path)
     for part in (*model.graph.node, *model.graph.output):
         if isinstance(part, onnx.ValueInfoProto):

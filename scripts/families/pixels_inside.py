@@ -1,4 +1,4 @@
-"""Files that preprocess pixels: they take bytes or NHWC, and scale by 1/255 or subtract a mean.
+"""Files that preprocess pixels: all scale the values, and some also take bytes, NHWC or BGR.
 
 Each file has the same network, with YOLOv8's outputs, behind layers that exporters or users add.
 """
@@ -45,7 +45,7 @@ class Baked(torch.nn.Module):
 
 
 def prepare(x: torch.Tensor, front: str) -> torch.Tensor:
-    """Apply ``front``. ``x``: RGB 0..255, [N, 3, H, W]; for "bgr": BGR, converted to RGB here."""
+    """Apply ``front`` to ``x``: [N, 3, H, W], 0..255, RGB. If ``front`` is "bgr", ``x`` is BGR."""
     if front == "mul":
         return x * (1 / 255)
     if front == "div":
@@ -59,7 +59,7 @@ def prepare(x: torch.Tensor, front: str) -> torch.Tensor:
 
 
 def read(picture: Path, front: str) -> torch.Tensor:
-    """Return bytes [1, 3, H, W], in RGB, or in BGR if the file takes that."""
+    """Return bytes [1, 3, H, W]: BGR if ``front`` is "bgr", otherwise RGB."""
     image = cv2.imread(str(picture))
     image = image if front == "bgr" else cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
     return torch.tensor(image.transpose(2, 0, 1)[None].copy())

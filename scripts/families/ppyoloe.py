@@ -1,6 +1,6 @@
-"""PP-YOLOE+ and PicoDet: PaddleDetection reads pictures; its Trainer and paddle2onnx export files.
+"""PP-YOLOE+ and PicoDet. PaddleDetection runs the networks; its Trainer and paddle2onnx export them.
 
-PP-YOLOE+ is exported in three forms: with NMS, without it, and with neither NMS nor scaled boxes.
+PP-YOLOE+ is exported in three forms: with NMS, without NMS, and without both NMS and box scaling.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ppdet.data.transform.operators import Decode, NormalizeImage, Permute, Resi
 from ppdet.engine import Trainer
 from result import Row, Variant, arguments, at_size, row, save, threshold_of_all, write_variant
 
-REQUIREMENTS = [  # pip installs each by a separate call, because their pins contradict each other
+REQUIREMENTS = [  # one call of pip for each, because their pins contradict each other
     "paddlepaddle==2.6.2",
     "paddledet==2.6.0",
     "paddle2onnx==1.2.11",
@@ -215,7 +215,7 @@ def set_norms(network: Any, run: Any) -> None:
 def scale_outputs(layers: list[Any], run: Any, mean: float, deviation: float, rows: slice) -> None:
     """Scale the output channels ``rows`` of each layer so that they have this mean and deviation.
 
-    PP-YOLOE's weights start at zero, so they are randomised first.
+    A layer whose weights are all zero, as in a new PP-YOLOE, first gets random weights.
     """
     for layer in layers:
         if not layer.weight.numpy().any():

@@ -24,9 +24,9 @@ Row = dict[str, Any]  # box: x1, y1, x2, y2 in pixels of the picture; score; cla
 class Variant:
     """One exported file, and what the library detects with the same weights.
 
-    ``onnx`` and ``describe`` (a description in YAML, if needed): names in OUT. ``nms_iou``: the IoU
-    threshold if NMS is not part of the file. ``pictures``: picture's name in OUT -> detections.
-    ``size``: (width, height) of the input if the file accepts several.
+    ``onnx``: the file's name in OUT. ``describe``: the name in OUT of its description in YAML, if it
+    has one. ``nms_iou``: the IoU threshold if NMS is not part of the file. ``pictures``: picture's
+    path, absolute or in OUT -> detections. ``size``: (width, height) if the file accepts several.
     """
 
     variant: str
@@ -82,8 +82,8 @@ def threshold_of_all(rows: dict[str, list[Row]], few: int = 8, many: int = 30) -
 
 
 def threshold_of_each(rows: dict[str, list[Row]], few: int = 6, more: int = 20) -> float:
-    """Return a threshold in a gap between scores that keeps at least ``few`` rows of each picture. It
-    keeps on average at most ``more`` rows per picture that the highest such threshold drops."""
+    """Return a threshold that keeps at least ``few`` rows of each picture: the highest such threshold,
+    lowered to the widest gap between scores that adds on average at most ``more`` per picture."""
     scores_by_picture = [
         np.sort([detection["score"] for detection in detections])[::-1]
         for detections in rows.values()
@@ -150,9 +150,9 @@ def scale_logits(
 
 
 def enliven(module: Any, gain: float = 1.0, focus: float = 4.0, boxes: float = 0.1) -> None:
-    """Initialise random weights so that queries differ: Xavier for linear layers, Kaiming for
-    convolutions, and a high gain for attention (``focus``). Layers that output the four sides of a
-    box, which libraries initialise with zeros, get a standard deviation of ``boxes``."""
+    """Set random weights so that the outputs differ between queries: Xavier for linear layers, Kaiming
+    for convolutions, and a high gain (``focus``) for attention. Layers that output the four sides of
+    a box, which libraries initialise with zeros, get a standard deviation of ``boxes``."""
     import torch
 
     for name, layer in module.named_modules():

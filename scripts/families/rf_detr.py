@@ -25,7 +25,7 @@ ALL = 0.0001  # a threshold that keeps all 300 detections of predict()
 
 
 def model(classes: int | None) -> Any:
-    """Make a model with COCO's 91 class columns, or ``classes`` + 1."""
+    """Make a model with ``classes`` + 1 class columns, or with COCO's 91 if ``classes`` is None."""
     from rfdetr import RFDETRNano
 
     torch.manual_seed(7)

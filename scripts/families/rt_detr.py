@@ -1,4 +1,4 @@
-"""RT-DETR, by transformers: with two raw outputs, exported by optimum, and in its authors' deployed form."""
+"""RT-DETR, by transformers: exported with its two raw outputs, and in the form its authors deploy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIDE = 320
 
 
 def family(version: int, classes: int) -> Family:
-    """Make a model of ``version`` 1 or 2, with 200 queries at 525 positions."""
+    """Make a model of ``version`` 1 or 2, with 200 queries at 2100 positions."""
     import transformers
     from transformers import RTDetrImageProcessor, RTDetrResNetConfig
 

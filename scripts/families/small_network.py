@@ -13,7 +13,7 @@ STRIDES = (8, 16, 32)
 
 
 class Branch(nn.Module):
-    """Feature maps of strides 8, 16 and 32, with boxes and class logits on each."""
+    """Has feature maps of strides 8, 16 and 32. Each map gives boxes and class logits."""
 
     def __init__(self, classes: int, width: int, seed: int) -> None:
         super().__init__()

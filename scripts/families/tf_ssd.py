@@ -1,7 +1,7 @@
 """SSD in the form of TensorFlow's Object Detection API: a small TensorFlow graph, exported by tf2onnx.
 
 Boxes and NMS use TensorFlow's operators, and the four outputs have the API's names. One file takes
-320x320; the other takes any size and resizes the picture in the graph, like those of the model zoo.
+320x320; the other takes any size and resizes the picture in the graph, like the zoo's files.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Ssd(tf.Module):
 
 
 def anchors() -> Any:
-    """Return [N, 4]: centre y, centre x, height, width in 0..1."""
+    """Return the anchors [N, 4]: centre y, centre x, height, width in 0..1."""
     rows = []
     for stride in STRIDES:
         cells = SIDE // stride

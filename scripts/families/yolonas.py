@@ -1,4 +1,4 @@
-"""YOLO-NAS, by super-gradients: exported with and without NMS and preprocessing in the file."""
+"""YOLO-NAS, by super-gradients: files with NMS and preprocessing, with one of them, or with neither."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A network with an auxiliary and a main branch, in the form that YOLOv9's own repository exports.
+"""A network with an auxiliary and a main branch, exported as in YOLOv9's own repository.
 
 Its author writes: "the output of yolov9 models are aux prediction and main prediction respectively"
 (WongKinYiu/yolov9, issue 21). YOLOv9 is GPL, so we export a small network of our own instead.
@@ -21,7 +21,7 @@ SIDE, CLASSES, IOU = 320, 80, 0.45
 
 
 class Dual(torch.nn.Module):
-    """Returns auxiliary rows and main rows [1, 4 + classes, cells]: centre, size, probabilities."""
+    """Returns [1, 4 + classes, cells] of each branch: boxes (centre, size), then probabilities."""
 
     def __init__(self, aux: Branch, main: Branch) -> None:
         super().__init__()
@@ -62,9 +62,8 @@ def main() -> None:
     variants = []
     for name, names in (("yolov9-c-dual", ["output0"]), ("two-outputs", ["output0", "output1"])):
         export_onnx(network, (x[:1],), out / f"{name}.onnx", names, 12)
-        second = (
-            onnx.load(out / f"{name}.onnx").graph.output[1].name
-        )  # "output1", or the number that torch gave it
+        # "output1", or the number by which torch named this output
+        second = onnx.load(out / f"{name}.onnx").graph.output[1].name
         path, text = out / f"{name}.onnx", DESCRIPTION.replace("MAIN", f"'{second}'")
         variants.append(write_variant(name, path, rows, threshold, text, nms_iou=IOU))
     save(out, "a small network with two branches, in the form of WongKinYiu/yolov9", variants)

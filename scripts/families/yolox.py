@@ -1,4 +1,4 @@
-"""YOLOX, by its own package: exported like tools/export_onnx.py, with and without --decode_in_inference."""
+"""YOLOX, by its own package: exported as in tools/export_onnx.py, with and without --decode_in_inference."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def read(picture: Path, size: tuple[int, int]) -> torch.Tensor:
 
 
 def find(model: Any, experiment: Any, picture: Path) -> list[Row]:
-    """Detect like demo.py's Predictor, but with NMS per class, as in YOLOX's evaluation and in
-    detect-video; demo.py has one NMS for all classes."""
+    """Detect like demo.py's Predictor, but with NMS per class, as YOLOX's evaluation and detect-video
+    do. (In demo.py, a box also suppresses boxes of other classes.)"""
     height, width = cv2.imread(str(picture)).shape[:2]
     size = experiment.test_size
     with torch.no_grad():
@@ -66,7 +66,7 @@ def network(experiment: Any, pictures: list[Path]) -> Any:
 
 
 def export(model: Any, path: Path, size: tuple[int, int], decode: bool, batch: bool) -> None:
-    """Export like tools/export_onnx.py, whose torch.onnx._export no longer exists."""
+    """Export like tools/export_onnx.py, which itself fails: torch.onnx._export no longer exists."""
     model.head.decode_in_inference = decode
     axes = {"images": {0: "batch"}, "output": {0: "batch"}} if batch else None
     export_onnx(model, torch.randn(1, 3, *size), path, ["output"], 11, dynamic_axes=axes)

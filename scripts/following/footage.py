@@ -52,7 +52,7 @@ def sequences(shared: Path) -> list[Footage]:
 
 
 def read_labels(path: Path) -> list[LabelledPicture]:
-    """Read COCO's JSON with a ``track_id``. Barely visible objects are marked as ignored."""
+    """Read labels in COCO's format with ``track_id``. Barely visible objects are marked ignored."""
     document = json.loads(path.read_text(encoding="utf-8"))
     names = {one["id"]: one["name"] for one in document["categories"]}
     rows: dict[int, list[dict[str, Any]]] = {one["id"]: [] for one in document["images"]}
@@ -92,7 +92,7 @@ def _picture(
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """The results of a run. ``rows``: one per frame; ``session``: session.json."""
+    """The results of a run. ``rows``: the JSONL lines, one per frame. ``session``: session.json."""
 
     rows: list[dict[str, Any]]
     session: dict[str, Any]

@@ -18,7 +18,7 @@ from following.footage import Footage
 from following.steady import watch
 
 CONF, LOW = 0.25, 0.1  # lowest score that starts a track; lowest that ByteTrack uses
-EACH = 100_000  # offset between the ids of two classes or frames; each has fewer ids
+EACH = 100_000  # offset between the ids of two classes or frames; no class or frame has so many ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Compared:
 
 
 def compare(footage: Footage, interpreter: Path, fps: float) -> list[Compared]:
-    """Compare on one clip. ``interpreter``: a Python that has ``trackers``. Trackers get all
-    boxes, but we judge only those that detect-video writes: with a score of at least ``CONF``."""
+    """Compare on one clip. ``interpreter``: a Python that has roboflow's ``trackers``. Trackers get
+    all boxes, but we judge only those that detect-video writes, whose score is ``CONF`` or more."""
     boxes = watch(footage.source, conf=LOW)
     untracked = [
         replace(detections, track_ids=np.arange(len(detections)) + EACH * index)

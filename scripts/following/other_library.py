@@ -1,8 +1,8 @@
-"""Print the ids that roboflow's ``trackers`` gives. Runs in a Python that has no detect-video.
+"""Print the ids that roboflow's ``trackers`` gives. Run by a Python that lacks detect-video.
 
 Arguments: tracker, threshold, frames per second. Standard input: JSON, a list of frames, each a
-list of [x1, y1, x2, y2, score]. Standard output: the ids of each frame, in the order of its boxes,
--1 for none.
+list of [x1, y1, x2, y2, score]. Standard output: JSON, for each frame a list with the id of each
+box, or -1 for a box without id.
 """
 
 import json

@@ -1,8 +1,8 @@
 """The steadiness of drawn boxes: flicker, as the model card defines it (docs/model-street.md), and
-how far --smooth lags behind motion.
+how far ``--smooth`` lags behind motion.
 
-Flicker is the share of frames without a box between an object's first and last box. In labelled
-footage, the labels identify the objects. In other clips, boxes are linked by their overlap, as in
+Flicker: of the frames between an object's first and last box, the share in which it has no box. In
+labelled footage, labels identify the objects. In other clips, boxes are linked by overlap, as in
 ``training/model/steadiness.py``, which computed the card's figures.
 """
 
@@ -26,7 +26,7 @@ from model import steadiness
 from model.evaluation import find_truths
 
 CONF = 0.25
-LEAST = 0.01  # lowest score at which ``labelled`` looks for the threshold of equal recall
+LEAST = 0.01  # ``labelled`` finds the threshold of equal recall among scores of at least this
 ANY_SCORE = 1e-6  # a threshold that every drawn box passes
 
 
@@ -43,7 +43,7 @@ class Row:
 
 
 def watch(source: str, **options: Any) -> list[Detections]:
-    """Run the program; return the drawn detections of each frame, in our classes."""
+    """Run the program; return each frame's drawn detections, with the class ids of ``CLASSES``."""
     from detector.core.config.levels import resolve_config
     from detector.core.run.detect import Hooks, detect
 
@@ -63,7 +63,7 @@ def watch(source: str, **options: Any) -> list[Detections]:
 def sightings(
     labels: Sequence[LabelledPicture], frames: Sequence[Detections], kind: int
 ) -> steadiness.Sightings:
-    """Return object -> the score of its box in each frame, 0 in a frame without its box."""
+    """Return object -> the scores of its box, one per frame: 0 where the object has no box."""
     scores: steadiness.Sightings = {}
     for picture, detections in zip(labels, frames, strict=True):
         expected = (picture.class_ids == kind) & ~picture.ignored & ~picture.crowd
@@ -79,7 +79,8 @@ def sightings(
 
 
 def labelled(footage: Footage, other: str) -> list[Row]:
-    """Measure at the default threshold, and at the one where our recall equals ``other``'s."""
+    """Measure both models at the default threshold, and ours also at the threshold at which its
+    recall equals that of ``other``."""
     rows = []
     theirs = watch(footage.source, model=other, conf=CONF)
     ours = watch(footage.source, conf=LEAST, max_det=300)
@@ -153,8 +154,8 @@ def unlabelled(clip: Path, other: str) -> list[Row]:
 
 
 def lag(speed: float, fps: float = 25.0, size: tuple[float, float] = (40.0, 100.0)) -> float:
-    """Return how many pixels --smooth lags behind a box that moves at ``speed`` pixels per second,
-    if detection is exact: the mean over the last of four seconds."""
+    """Return how many pixels ``--smooth`` lags behind a box that moves at ``speed`` pixels per
+    second and is detected exactly: the mean over the last of four seconds."""
     from detector.tracks.steady import Steady
     from detector.tracks.trackers.bytetrack import BytetrackTracker
 

@@ -38,7 +38,7 @@ def in_child(
     command: Sequence[str], name: str, seconds: float, tell: Callable[[Row], None]
 ) -> bool:
     """Run a step; return False if it was stopped after ``seconds``. ``tell`` gets each row as soon
-    as the step prints it, so that a crash loses no earlier row. The crash becomes a row, too."""
+    as the step prints it, so a crash loses no earlier row. A crash or failure becomes a row."""
     environment = {**child_environment(), UNTIL: str(time.monotonic() + seconds)}
     with tempfile.TemporaryFile("w+") as stderr:
         child = subprocess.Popen(

@@ -17,11 +17,11 @@ ENGINE_FAILED = 5  # exit status
 LIMIT_MB, TOO_MANY = 128, 256  # 256 float32 pictures take 660 MB before the first layer
 LIMIT_MB_CPU, TOO_MANY_CPU = 8, 16  # smaller, because a CPU is slower
 ASSERT_AT = 40  # number of the inference that fails; the run has 80
-IN_FLIGHT = 16  # when the device fails, at most so many frames are in flight
+IN_FLIGHT = 16  # at most this many frames are in flight when the device fails
 
 
 def limited() -> Iterator[Row]:
-    """Check that a batch of 256 in 128 MB fails with one line, which suggests a batch that fits."""
+    """Check that batch 256 in 128 MB fails with one line, and that its suggested batch fits."""
     if (why := here.torch_lacks()) is not None:
         yield row("torch", why, None)
         return
@@ -79,7 +79,7 @@ def asserted() -> Iterator[Row]:
         yield row("asserted: the message", lines or err[-300:], clean)
         known = ("assert", "out of bounds")
         yield row(
-            "asserted: reports the first error, not one from closing",
+            "asserted: reports the first error, not an error at closing",
             lines[0] if lines else "nothing",
             bool(lines) and any(word in lines[0] for word in known),
         )
@@ -98,4 +98,4 @@ def asserted() -> Iterator[Row]:
         yield row(f"asserted: frames that have a row in {file.name}", value, enough)
         yield row("asserted: spans of infer", f"{runs} for {written} frames", runs >= written)
         reason = session.document.exit.reason
-        yield row("asserted: the session says why", reason, session.document.exit.code == code)
+        yield row("asserted: exit in session.json", reason, session.document.exit.code == code)
