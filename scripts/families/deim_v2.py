@@ -24,7 +24,7 @@ SIDE = 320
 
 
 def family() -> Family:
-    """Make a model of 80 classes, with 200 queries at 525 positions."""
+    """Make a model of 80 classes, with 200 queries at 2100 positions."""
     from transformers import Deimv2Config, Deimv2ForObjectDetection, RTDetrImageProcessor
 
     torch.manual_seed(14)
