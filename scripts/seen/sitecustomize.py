@@ -1,8 +1,8 @@
 """Record which lines of detector/ each test runs, also in the processes that it starts.
 
 ``scripts/mutate`` puts this folder on PYTHONPATH, and passes this module to pytest as a plugin.
-Without the word PYTEST_DONT_REWRITE, pytest would warn that it cannot rewrite this module, which is
-imported before pytest.
+Python imports this module before pytest, so pytest cannot rewrite it. The word PYTEST_DONT_REWRITE
+prevents pytest's warning about that.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-FOLDER = os.environ.get("MUTATE_SEEN", "")  # gets a file per test, and tests.jsonl
+FOLDER = os.environ.get("MUTATE_SEEN", "")  # a folder: gets a file per test, and tests.jsonl
 DETECTOR = os.environ.get("MUTATE_DETECTOR", "")  # path of detector/, with a slash at its end
-# The environment variable with the current test. Child processes inherit it; tests/forked.py passes
-# variables that begin with PYTEST_ to its forks.
+# The environment variable that holds the current test's file in FOLDER. Child processes inherit it,
+# and tests/forked.py passes variables that begin with PYTEST_ to its forks.
 UNIT = "PYTEST_MUTATE_UNIT"
 _noted: set[tuple[str, int]] = set()
 
@@ -85,7 +85,7 @@ if FOLDER:
 
         @pytest.hookimpl(wrapper=True)
         def pytest_fixture_setup(fixturedef: Any, request: Any) -> Generator[None, Any, Any]:
-            """If tests share the fixture, attribute its lines to every test of the file."""
+            """Attribute the lines of a shared fixture to the test file, and so to all its tests."""
             if fixturedef.scope == "function":
                 return (yield)
             before = _enter(_unit(request.node.nodeid.split("::")[0]))

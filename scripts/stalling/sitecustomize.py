@@ -3,10 +3,10 @@
     PYTHONPATH=$PWD/scripts/stalling scripts/test tests/live
 
 Each Python process imports this at its start: pytest, and the programs that tests start. Each of
-their threads pauses about every STALL_EVERY_S seconds (1) for up to STALL_LONGEST_S (0.5), at a
-call or a return in detector/ or tests/. With 0.3 and 1.2 s, programs run at a third of their speed.
-Then ignore tests that fail only because they waited for something for 90 s (PATIENCE_S). A single
-run without failures proves little: repeat it.
+their threads pauses about every STALL_EVERY_S seconds (default: 1), for up to STALL_LONGEST_S
+seconds (default: 0.5), at a call or a return in detector/ or tests/. With 0.3 and 1.2 s, programs
+run at a third of their speed. Then ignore tests that fail only because they waited for something
+for 90 s (PATIENCE_S). A single run without failures proves little: repeat it.
 """
 
 from __future__ import annotations
