@@ -105,7 +105,7 @@ def test_every_known_model_opens_by_name_and_states_its_licence():
     [
         ("cfg: t.cfg\nweigths: t.weights\n", "m.yaml: unknown key 'weigths'"),
         ("cfg: absent.cfg\n", "m.yaml: cfg: absent.cfg"),
-        ("family: darknet\n", "m.yaml: lacks the key 'cfg'"),
+        ("family: darknet\n", "m.yaml: needs the key 'cfg'"),
         ("- a\n", "m.yaml: must hold keys and values"),
         ("a: [\n", "m.yaml:2:"),
     ],
