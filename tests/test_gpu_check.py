@@ -72,7 +72,7 @@ def test_step_beyond_its_budget_is_ended_and_the_next_one_starts():
     a = found.sections["a"]
     assert a.state == "ended"
     assert [one["state"] for one in a.rows] == ["pass", "fail"]
-    assert a.rows[1]["value"] == "ended after 30 s, its budget"
+    assert a.rows[1]["value"] == "ended after 30 s, the step's budget"
     assert found.failed() == ["what a does"]
 
 
@@ -83,7 +83,7 @@ def test_steps_that_need_more_than_the_remaining_time_are_skipped():
     b, c = found.sections["b"], found.sections["c"]
     assert (b.state, b.rows[0]["state"]) == ("skipped", "not run")
     assert b.rows[0]["value"] == "25 s left, 40 s needed"
-    assert c.rows[-1]["value"] == "ended after 25 s, all that was left"
+    assert c.rows[-1]["value"] == "ended after 25 s, all the time that was left"
 
 
 def test_steps_exist_and_correctness_comes_before_speed():

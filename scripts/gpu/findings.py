@@ -37,7 +37,7 @@ def rehearsing() -> bool:
 
 def row(what: str, value: Any, ok: bool | None = True, *, real: bool = False) -> Row:
     """Return a row. ``ok``: None if the check could not run; ``value`` is then the reason.
-    ``real``: the check needs no GPU, so it is never ``rehearsed``."""
+    ``real``: the check needs no GPU, so the row is never marked ``rehearsed``."""
     if ok is None:
         state = NOT_RUN
     elif not ok:
@@ -49,7 +49,7 @@ def row(what: str, value: Any, ok: bool | None = True, *, real: bool = False) ->
 
 @dataclass
 class Section:
-    """One step. ``state``: waiting, running, done, ended (over its budget) or skipped."""
+    """One step. ``state``: waiting, running, done, ended (at its time limit) or skipped."""
 
     name: str
     what: str
@@ -114,7 +114,7 @@ class Findings:
         }
 
     def page(self) -> str:
-        """Return the page for docs/gpu.md."""
+        """Return the text of the Markdown page."""
         counts = self.counts()
         head = [
             f"{self._started}, {platform.platform()}, Python {platform.python_version()}"
@@ -132,7 +132,7 @@ def _lines(section: Section) -> list[str]:
     if section.state == WAITING:
         rows = [row(section.what, "not reached yet", None)]
     elif section.state == RUNNING:
-        rows.append(row(section.what, "was running when this was written", None))
+        rows.append(row(section.what, "was running when this page was written", None))
     return [
         f"| {section.name} | {_cell(r['what'])} | {_cell(r['value'])} | {r['state']} |"
         for r in rows

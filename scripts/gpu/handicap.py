@@ -2,7 +2,7 @@
 
 `handicap.py memory MB ...` limits torch's memory. `handicap.py assert N ...` makes the Nth
 inference fail on the device. `handicap.py drawers N ...` lets N threads draw ahead of the writer.
-Each run needs its own process: after a failed CUDA assertion, all later CUDA calls in it fail.
+Each run needs its own process: after a failed CUDA assertion, all CUDA calls of the process fail.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def lend_memory(megabytes: int) -> None:
 
 def assert_at(number: int) -> None:
     """Let the ``number``-th inference read beyond the end of a tensor. On a GPU, the kernel fails
-    after its launch, and every later call fails too; a CPU fails at once."""
+    after its launch, and every later call fails too. On a CPU, the read raises at once."""
     import torch
 
     from detector.core.engines.torch import requests

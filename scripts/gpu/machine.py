@@ -90,7 +90,7 @@ def _doctor() -> Row:
 
 
 def refused(what: str, why: Any) -> Row:
-    """Return a row for an engine's error. On a GPU it is a failure, but not in a rehearsal."""
+    """Return a row for an engine's error: ``fail`` on a GPU, ``not run`` in a rehearsal."""
     return row(what, why, None if rehearsing() else False)
 
 
@@ -130,7 +130,7 @@ def outputs_of(machine: Any, inputs: list[Any]) -> list[Any]:
 
 
 def difference(ours: list[Any], theirs: list[Any]) -> float:
-    """Return the largest difference of raw outputs, relative to the largest value in ``theirs``."""
+    """Return the largest difference of two raw outputs, relative to the largest value of theirs."""
     import numpy as np
 
     pairs = [
@@ -143,7 +143,7 @@ def difference(ours: list[Any], theirs: list[Any]) -> float:
 
 def in_loop(machine: Any, inputs: list[Any], calls: int = 0) -> tuple[float, list[float]]:
     """Run each request in its own thread; return pictures per second, and device times in ms.
-    ``calls``: number per thread; 0 means 200, or 2 in a rehearsal."""
+    ``calls``: inferences per thread; 0 means 200, or 2 in a rehearsal."""
     engine, batch, times = machine.engine, machine.network.batch, []
     calls = calls or (2 if rehearsing() else 200)
 
@@ -177,7 +177,7 @@ def variant(
     from detector.core.errors import DetectVideoError
 
     what = f"{engine} {name}"
-    # In a rehearsal, has_gpu() is true while a fake driver provides a fake GPU.
+    # device() would return the CPU in a rehearsal, even while a fake driver provides a fake GPU.
     device_name = "cuda:0" if has_gpu() else device()
     try:
         machine = opened(engine, folder, device=device_name, **options)
@@ -189,7 +189,7 @@ def variant(
         largest = difference(outputs_of(machine, inputs), reference[: len(inputs)])
         yield row(
             f"{what}: raw outputs against ort fp32",
-            f"{largest:.2g}, at most {limit}",
+            f"{largest:.2g} (limit {limit})",
             largest <= limit,
         )
         fps, times = in_loop(machine, inputs)
@@ -197,19 +197,19 @@ def variant(
             captured = machine.engine.captured
             graphs_expected = "graphs=0" not in options.get("engine_options", ())
             yield row(
-                f"{what}: CUDA graphs",
+                f"{what}: CUDA graphs captured",
                 captured,
                 None if rehearsing() else captured is graphs_expected,
             )
         if rehearsing():
             yield row(f"{what}: speed", "not reported for a stand-in", None)
         else:
-            ms = f"{statistics.median(times):.3f} ms device" if times else "no device time"
+            ms = f"{statistics.median(times):.3f} ms on the device" if times else "no device time"
             timed = None if engine == "ort" else bool(times)  # ort reports no device time
-            yield row(f"{what}: speed, 200 calls", f"{fps:.0f} FPS, {ms}", timed)
+            yield row(f"{what}: speed, 200 calls per thread", f"{fps:.0f} FPS, {ms}", timed)
         executed = Counter(layer.precision for layer in machine.engine.execution())
         value = dict(executed.most_common()) or "not reported"
-        yield row(f"{what}: layers", value, True if executed else None)
+        yield row(f"{what}: layers by precision", value, True if executed else None)
 
 
 def command(

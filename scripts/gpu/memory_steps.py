@@ -23,7 +23,7 @@ from gpu.stand_ins import AbsentError, fake_gpu
 
 
 def each_provider(slow_copies: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yield each package's name with its memory provider, or with a row that says why it failed."""
+    """Yield each package's name with its memory provider, or with a row that says why not."""
     from detector.core.engines.trt import memory as packages
 
     for name in packages.PROVIDERS:
@@ -58,7 +58,7 @@ def memory() -> Iterator[Row]:
         yield row(what, errors or "the same bytes", not errors)
         rate = upload_rate(provider)
         value = "not reported for a stand-in" if rehearsing() else f"{rate:.1f} GB/s"
-        yield row(f"{name}: 64 MB to device, page-locked", value, None if rehearsing() else True)
+        yield row(f"{name}: page-locked upload of 64 MB", value, None if rehearsing() else True)
 
 
 def there_and_back(provider: Any, seed: int, errors: list[str]) -> None:
@@ -116,15 +116,15 @@ def gil() -> Iterator[Row]:
         sleep = library(None).usleep
         result = runs_meanwhile(lambda sleep=sleep: sleep(int(WAIT_S * 1e6)))
         word = "lets Python run" if released else "stops Python"
-        found = {True: "lets Python run", False: "stops Python", None: "too short to tell"}
-        what = f"the control: usleep by ctypes.{name}, which {word}"
+        found = {True: "lets Python run", False: "stops Python", None: "wait too short to tell"}
+        what = f"control of the method: usleep by ctypes.{name} (expected: {word})"
         yield row(what, found[result[0]], result[0] is released, real=True)
     for name, provider in each_provider(slow_copies=True):
         if isinstance(provider, dict):
             yield provider
             continue
         released, wait_s, gap_s = wait_for_copies(provider)
-        value = f"a wait of {wait_s * 1e3:.0f} ms, Python blocked for {gap_s * 1e3:.0f} ms of it"
+        value = f"a wait of {wait_s * 1e3:.0f} ms; Python paused for up to {gap_s * 1e3:.0f} ms"
         yield row(f"{name}: Python runs during a wait for an event", value, released)
 
 
@@ -135,7 +135,7 @@ def runs_meanwhile(
     wait's seconds, and the longest time without a tick of that thread.
 
     One tick in the middle of a wait proves that the thread ran. A wait without ticks proves little:
-    other programs may use the cores. So we ``prepare`` and measure again, up to ``TRIES`` times.
+    other programs may use the cores. We then ``prepare`` and measure again, up to ``TRIES`` times.
     """
     for _ in range(TRIES):
         prepare()
@@ -177,7 +177,7 @@ def _one_wait(wait: Callable[[], object]) -> tuple[bool | None, float, float]:
 
 
 def wait_for_copies(provider: Any) -> tuple[bool | None, float, float]:
-    """On a stream, queue copies that take twice ``WAIT_S`` in all. Wait until they are done."""
+    """Queue copies that together take twice ``WAIT_S``. Measure the wait for the last of them."""
     import numpy as np
 
     with provider.active():
@@ -202,7 +202,7 @@ def wait_for_copies(provider: Any) -> tuple[bool | None, float, float]:
 # ---- Is all memory freed?
 
 TURNS, SETTLED = 50, 5  # an engine is opened and closed 50 times; the first 5 fill caches
-MOST_MB = 8  # GPU memory that the last 45 turns may add in all; one network's weights take more
+MOST_MB = 8  # GPU memory that the last 45 turns may add in all; one leaked network would add more
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ def opened_again(
         late = held(used)
     grown = (late.gpu_bytes - early.gpu_bytes) / 1e6
     what = f"{engine}: opened and closed {turns} times"
-    yield row(f"{what}, GPU memory", f"{grown:+.1f} MB, at most {MOST_MB}", grown <= MOST_MB)
+    yield row(f"{what}, GPU memory", f"{grown:+.1f} MB (limit {MOST_MB})", grown <= MOST_MB)
     handles = late.handles - early.handles
     yield row(f"{what}, file handles", f"{early.handles}, then {late.handles}", handles <= 0)
     threads = late.threads - early.threads

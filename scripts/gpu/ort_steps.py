@@ -28,7 +28,7 @@ def ort() -> Iterator[Row]:
 
 
 def lacks() -> str | None:
-    """Return why ONNX Runtime cannot use the GPU, or None. A rehearsal uses the CPU."""
+    """Return why ONNX Runtime cannot use the GPU, or None. A rehearsal needs only the CPU."""
     from detector.core.engines.ort import abilities
 
     return None if rehearsing() or abilities.has_cuda() else abilities.why_no_cuda()
@@ -44,5 +44,5 @@ def layers(folder: str) -> Row:
     if code != 0:
         return row(what, f"exit {code}: {err[-300:]}", False)
     facts = json.loads(out)["layers"]
-    value = f"{facts['device']}: {len(facts['rows'])} layers, {facts['sum_ms']:.3f} ms"
+    value = f"{facts['device']}: {len(facts['rows'])} layers, {facts['sum_ms']:.3f} ms in all"
     return row(what, value, facts["device"] == here.device())

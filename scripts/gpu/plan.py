@@ -32,24 +32,24 @@ class Step:
 
 STEPS = (
     Step("environment", "machine", "the GPU, its driver, packages and tools", 30, 3, False),
-    Step("torch", "torch_steps", "precisions, CUDA graphs: agreement with ort, FPS", 110, 15),
-    Step("ort", "ort_steps", "ONNX Runtime's CUDA provider: agreement, FPS, layers", 90, 20),
+    Step("torch", "torch_steps", "each precision, CUDA graphs: agreement with ort, FPS", 110, 15),
+    Step("ort", "ort_steps", "ONNX Runtime's CUDA provider: agreement, FPS, layer times", 90, 20),
     Step("session", "session_steps", "memory, joules, busy and idle time, launches", 70, 20),
     Step("asserted", "failing", "a device-side assert does not lose the session", 40, 15),
     Step("limited", "failing", "too little memory is reported at opening, in one line", 30, 10),
-    Step("nsys", "tool_steps", "profile --nsys reads a recording, with kernels", 80, 25),
+    Step("nsys", "tool_steps", "profile --nsys reads a recording that has kernels", 80, 25),
     Step("gil", "memory_steps", "Python runs while a thread waits for an event", 30, 8),
-    Step("memory", "memory_steps", "bytes to the device and back by each provider", 20, 5),
-    Step("leaks", "memory_steps", "opened and closed 50 times: memory and handles", 60, 15),
-    Step("compile", "torch_steps", "torch.compile: agreement, nothing compiled after load", 90, 30),
+    Step("memory", "memory_steps", "each provider copies bytes to the device and back", 20, 5),
+    Step("leaks", "memory_steps", "memory and handles after 50 openings of an engine", 60, 15),
+    Step("compile", "torch_steps", "torch.compile: agreement; no compilation after load", 90, 30),
     Step("tensorrt", "trt_steps", "build, run, cached plans, layers, refusals", 200, 60),
-    Step("rtx", "trt_steps", "TensorRT for RTX: the same, its cache, CUDA graphs", 200, 60),
-    Step("trace", "torch_steps", "no wait for the whole device", 30, 10),
+    Step("rtx", "trt_steps", "TensorRT for RTX: as in tensorrt, and cache, CUDA graphs", 200, 60),
+    Step("trace", "torch_steps", "no call waits for the whole device", 30, 10),
     Step("video", "video_steps", "decoding by NVDEC, encoding by NVENC", 40, 10),
     Step("drawing", "video_steps", "FPS with and without threads that draw ahead", 60, 20),
     Step("ncu", "tool_steps", "ncu --nvtx-include on our ranges", 60, 20),
     Step("settings", "torch_steps", "cudnn.benchmark and channels_last, on and off", 160, 40),
-    Step("no_driver", "trt_steps", "every GPU hidden: exit 5 and one line", 30, 5, False),
+    Step("no_driver", "trt_steps", "every GPU hidden: exit 5, a one-line error", 30, 5, False),
 )
 MINUTES = 9.5  # the rest of ten minutes is for starting and returning the machine
 
@@ -66,7 +66,7 @@ def sections(steps: Sequence[Step]) -> list[Section]:
 
 def table(steps: Sequence[Step], seconds: float) -> Iterator[str]:
     """Describe the plan: which steps always run, and which run only if earlier ones are quick."""
-    yield f"{seconds:.0f} s; a step that exceeds its budget is stopped, and the next one starts"
+    yield f"{seconds:.0f} s in all; a step over its budget is stopped, and the next one starts"
     yield "  order  budget  starts by  step"
     sum_s = 0
     for number, step in enumerate(steps, 1):
@@ -74,7 +74,7 @@ def table(steps: Sequence[Step], seconds: float) -> Iterator[str]:
         when = f"{sum_s} s" if sure else "-"
         yield f"  {number:5}  {step.budget_s:4} s  {when:>9}  {step.name}: {step.what}"
         sum_s += step.budget_s
-    yield "  -: runs if earlier steps finish early, which most do"
+    yield "  -: runs only if earlier steps finish early, as most do"
 
 
 Start = Callable[[Step, float, Tell], bool]
@@ -108,7 +108,7 @@ def go_through(
         in_time = start(step, limit, keep)
         took_s = clock() - start_s
         if not in_time:
-            why = "its budget" if limit == step.budget_s else "all that was left"
+            why = "the step's budget" if limit == step.budget_s else "all the time that was left"
             ended = row(step.what, f"ended after {took_s:.0f} s, {why}", False)
             keep({**ended, "state": FAIL})
         findings.set_state(step.name, DONE if in_time else ENDED, round(took_s, 1))

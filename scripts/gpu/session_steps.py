@@ -111,4 +111,4 @@ def hand_made() -> Iterator[Row]:
             [(float(a), float(b)) for a, b in kernels], host, device="none", batches=1
         )
         value = f"{facts.busy_share:.0%} busy, launch-bound: {facts.launch_bound}"
-        yield row(f"device, hand-made, {word}", value, facts.launch_bound is bound)
+        yield row(f"device, hand-made timeline, {word}", value, facts.launch_bound is bound)

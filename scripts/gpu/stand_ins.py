@@ -1,6 +1,6 @@
 """Stand-ins for a GPU in a rehearsal: the tests' fakes, and replacements of NVIDIA's tools.
 
-They are not used with a GPU. Rows that come from them are marked ``rehearsed``.
+Rows that come from them are marked ``rehearsed``.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 
 class AbsentError(Exception):
-    """The tests' fakes, or their data, are missing; the text says which."""
+    """The tests' fakes, or their data, are missing; the message says which."""
 
 
 @contextmanager
 def fake_gpu(
     memory: str = "cuda-python", slow_copies: bool = False, release: int = 11
 ) -> Iterator[Any]:
-    """Install fakes in this process: a driver, a TensorRT that computes, and a CUDA package.
+    """Install fakes in this process: a driver, a TensorRT that computes, the package ``memory``.
     ``slow_copies``: each upload takes 10 ms, so that waits can be measured."""
     try:
         import pytest
@@ -66,7 +66,7 @@ def cheap_compiler() -> Iterator[None]:
         torch.compile = real
 
 
-NVML = '''"""A fake GPU in NVML: half a gigabyte in use, 50 watts, and 100 more while this process
+NVML = '''"""A fake GPU in NVML: half a gigabyte in use, 50 W, and 100 W more while this process
 computes."""
 import time
 from types import SimpleNamespace

@@ -45,7 +45,7 @@ def nsys() -> Iterator[Row]:
         yield row("nsys: a recording of a run, exported", f"{size} bytes of SQLite", real=True)
         code, out, err = detect_video("profile", "--nsys", database, "--json", cwd=folder)
         if code != 0:
-            yield row("profile --nsys reads it", f"exit {code}: {err.strip()[-300:]}", False)
+            yield row("profile --nsys reads the file", f"exit {code}: {err.strip()[-300:]}", False)
             return
         facts = json.loads(out)
         yield from stage_rows(facts)
@@ -55,7 +55,7 @@ def nsys() -> Iterator[Row]:
             code, out, err = detect_video("profile", "--nsys", database, "--json", cwd=folder)
             facts = json.loads(out) if code == 0 else {"gpu": {"reason": err[-300:]}}
             whole = facts["gpu"].get("kernels") == added
-            yield row("profile --nsys: as many kernels as were written", added, whole)
+            yield row("profile --nsys: as many kernels as we added", added, whole)
         yield from split_rows(facts)
 
 
@@ -90,7 +90,7 @@ def stage_rows(facts: dict[str, Any]) -> Iterator[Row]:
     path = facts["critical_path"]
     yield row("profile --nsys: a critical path", "found" if path else "none", bool(path), real=True)
     known = facts["loop_is_known"]
-    yield row("profile --nsys: the loop's sizes, from its mark", facts["loop"], known, real=True)
+    yield row("profile --nsys: the loop's recorded queue sizes", facts["loop"], known, real=True)
 
 
 def split_rows(facts: dict[str, Any]) -> Iterator[Row]:

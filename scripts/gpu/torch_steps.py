@@ -1,4 +1,4 @@
-"""PyTorch: agreement, speed, when it compiles, device-wide waits, and the best settings."""
+"""PyTorch: agreement, speed, compilation, waits for the whole device, and the best settings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEVICE_WIDE = (
 )
 TORCH: tuple[tuple[str, float, dict[str, Any]], ...] = (
     ("fp32", 1e-3, {}),
-    ("fp32, 1 at once", 1e-3, {"concurrency": 1}),
+    ("fp32, 1 request", 1e-3, {"concurrency": 1}),
     ("fp32, no graphs", 1e-3, {"engine_options": ["graphs=0"]}),
     ("fp16", 2e-2, {"precision": "fp16"}),
     ("fp16, no graphs", 2e-2, {"precision": "fp16", "engine_options": ["graphs=0"]}),
@@ -104,13 +104,13 @@ def compiled(
         largest = here.difference(here.outputs_of(machine, inputs), reference[: len(inputs)])
         fps, times = here.in_loop(machine, inputs)
         later = compiled_graphs() - before - loaded
-    value = f"{largest:.2g}, at most {limit}"
+    value = f"{largest:.2g} (limit {limit})"
     yield row(f"torch {name}: raw outputs against ort fp32", value, largest <= limit)
     yield row(f"torch {name}: graphs compiled while loading", loaded, loaded == 1)
     yield row(f"torch {name}: graphs compiled after loading, by 2 threads", later, later == 0)
     if not rehearsing():
         ms = statistics.median(times)
-        yield row(f"torch {name}: speed", f"{fps:.0f} FPS, {ms:.3f} ms device")
+        yield row(f"torch {name}: speed", f"{fps:.0f} FPS, {ms:.3f} ms on the device")
 
 
 def compiled_graphs() -> int:
@@ -147,7 +147,7 @@ def trace() -> Iterator[Row]:
         event_waits = sum(count for name, count in calls.items() if "EventSynchronize" in name)
         what = f"trace of {engine}{name}"
         if rehearsing():
-            yield row(f"{what}: has the loop's range; CUDA calls in it", len(calls), not calls)
+            yield row(f"{what}: has the loop's range; CUDA calls inside", len(calls), not calls)
             continue
         yield row(f"{what}: calls of CUDA", dict(sorted(calls.items())), bool(calls))
         yield row(f"{what}: waits for the whole device", device_waits or "none", not device_waits)
@@ -174,7 +174,7 @@ def cuda_calls(recording: Any, name: str) -> dict[str, int]:
     )
 
 
-# ---- the value of each torch setting on this card
+# ---- How much does each torch setting gain on this card?
 
 
 class Setting(NamedTuple):
@@ -203,9 +203,9 @@ ROUNDS = 3  # each round runs all settings once
 
 def settings() -> Iterator[Row]:
     """Measure frames per second and device time with channels_last and cudnn.benchmark on and off,
-    in fp32, tf32 and fp16. Each setting runs in its own process, because cuDNN keeps the algorithm
-    chosen for a shape. Settings alternate, so that a slow minute affects all of them. A round that
-    would not end in time is not started."""
+    in fp32, tf32 and fp16. Each setting runs in its own process, because cuDNN would keep using the
+    algorithms that it chose for another setting. Settings alternate, so that a slow minute affects
+    all of them. A round that would not end in time is not started."""
     if (why := here.torch_lacks()) is not None:
         yield row("settings", why, None)
         return
@@ -217,7 +217,7 @@ def settings() -> Iterator[Row]:
         for turn in range(rounds):
             start_s = left_s()
             if turn and start_s < longest * 1.1 + 5:
-                yield row(f"round {turn + 1}", f"{start_s:.0f} s are left: too few", None)
+                yield row(f"round {turn + 1}", f"not started: only {start_s:.0f} s left", None)
                 break
             for setting in chosen_settings:
                 if turn and not figures[setting]:
@@ -251,16 +251,15 @@ def compared(figures: dict[Setting, list[float]]) -> Iterator[Row]:
         for setting in measured:
             low, high = min(figures[setting]), max(figures[setting])
             middle = statistics.median(figures[setting])
-            enough_rounds = (
-                len(figures[setting]) >= ROUNDS
-            )  # with fewer rounds, ranges may be disjoint by chance
+            # With fewer rounds, the ranges may be disjoint by chance.
+            enough_rounds = len(figures[setting]) >= ROUNDS
             beyond_noise = (
                 enough_rounds and setting is not default and (low > max(base) or high < min(base))
             )
             ratio = middle / statistics.median(base)
             texts.append(
                 f"channels_last={setting.channels_last} benchmark={setting.benchmark} "
-                f"{middle:.0f} FPS [{low:.0f} .. {high:.0f}], {ratio:.2f} times"
+                f"{middle:.0f} FPS [{low:.0f} .. {high:.0f}], {ratio:.2f} times the default"
                 + (", beyond the noise" if beyond_noise else "")
             )
         yield row(f"torch {precision}: settings compared with the default", "; ".join(texts))
@@ -306,10 +305,9 @@ def measure_setting(setting: Setting, folder: str) -> dict[str, Any]:
         theirs = [[reference[f"{at}-{i}"] for i in range(len(ours[0]))] for at in range(len(ours))]
         largest = here.difference(ours, theirs)
         calls = 1 if rehearsing() else 20
-        here.in_loop(
-            machine, inputs, calls
-        )  # warm-up: cuDNN searches for algorithms in each thread
+        # Warm up: in each thread, cuDNN searches for algorithms.
+        here.in_loop(machine, inputs, calls)
         fps, times = here.in_loop(machine, inputs)
-    ms = f", {statistics.median(times):.3f} ms device" if times else ""
-    value = f"{fps:.0f} FPS{ms}; raw outputs differ by {largest:.2g}, at most {setting.far}"
+    ms = f", {statistics.median(times):.3f} ms on the device" if times else ""
+    value = f"{fps:.0f} FPS{ms}; raw outputs differ by {largest:.2g} (limit {setting.far})"
     return {"fps": fps, "value": value, "ok": largest <= setting.far}

@@ -22,12 +22,12 @@ from gpu.stand_ins import AbsentError, fake_gpu
 Variants = tuple[tuple[str, float, dict[str, Any]], ...]
 TRT: Variants = (
     ("fp32", 1e-3, {"precision": "fp32"}),
-    ("fp16, 2 at once", 2e-2, {"precision": "fp16", "concurrency": 2}),
+    ("fp16, 2 requests", 2e-2, {"precision": "fp16", "concurrency": 2}),
     # The limit is wide: some values of the outputs differ by a whole quantisation step.
     ("int8", 4e-1, {"precision": "int8", "calibrate": str(CLIP), "calibrate_frames": 16}),
-    ("tf32, 2 at once", 1e-2, {"precision": "tf32", "concurrency": 2}),
+    ("tf32, 2 requests", 1e-2, {"precision": "tf32", "concurrency": 2}),
     (
-        "fp16, batch 1..8 at 8",
+        "fp16, a plan for batches 1 to 8, run with 8",
         2e-2,
         {"precision": "fp16", "batch": 8, "engine_options": ["min_batch=1"]},
     ),
@@ -75,7 +75,7 @@ def built(edition: Edition, variants: Variants) -> Iterator[Row]:
         if edition.records_graphs:
             yield from compiled_again(engine, folder)
         if rehearsing():
-            yield row(f"detect-video --engine {engine}", "its process would lack the fake", None)
+            yield row(f"detect-video --engine {engine}", "the command would lack the fakes", None)
         else:
             yield here.command(engine, "fp16", folder, "--precision", "fp16")
         plan = next(Path(folder).glob("*.plan")).read_bytes()
@@ -213,13 +213,13 @@ print(choose_by_rank()[0])
 
 
 def no_driver() -> Iterator[Row]:
-    """Hide every GPU. Our code must then exit with 5 and one line, and must not start TensorRT."""
+    """Hide every GPU. The command must end with status 5 and one line; TensorRT must not start."""
     hidden = {"CUDA_VISIBLE_DEVICES": ""}
     with tempfile.TemporaryDirectory() as folder:
         code, out, err = run([sys.executable, "-c", NO_DRIVER], 120, cwd=folder, **hidden)
         lines = out.strip().splitlines()
         value = " | ".join(lines) or err[-300:]
-        yield row("no driver: engine and plan", value, code == 0, real=True)
+        yield row("no driver: loading the engine, opening a plan", value, code == 0, real=True)
         code, _, err = detect_video(str(CLIP), "--engine", "trt", cwd=folder, **hidden)
         yield row(
             "no driver: detect-video --engine trt",

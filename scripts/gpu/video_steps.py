@@ -56,7 +56,7 @@ def decoded() -> Iterator[Row]:
     if not rehearsing():
         yield row("NVDEC decodes", names[0], "by hardware" in names[0])
     else:
-        yield row("NVDEC: without it the CPU decodes", names[0], names[0] == "h264")
+        yield row("without NVDEC the CPU decodes", names[0], names[0] == "h264")
     same = len(pictures[0]) == len(pictures[1]) == COUNT
     largest = max(int(np.abs(a.astype(int) - b).max()) for a, b in zip(*pictures, strict=False))
     value = f"{len(pictures[0])} frames, which differ by at most {largest}"

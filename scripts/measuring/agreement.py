@@ -1,4 +1,4 @@
-"""Agreement of every precision with fp32, on the calibration clip and on others."""
+"""Agreement of every precision with fp32, on the calibration clip and on other clips."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from measuring.rounded import rounded
 
 PRECISIONS = (*HALVES, "int8")
 BELOW = 0.2  # a box below the threshold can be a partner, down to this share of the threshold
-IOU = 0.5  # lowest IoU of a detection with such a box
+IOU = 0.5  # lowest IoU of a detection with a partner below the threshold
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One precision. ``clips``: clip -> agreement. ``alone``: number of detections without
-    a partner, over all clips, and how many of these fit a box that scores below the threshold.
+    """The result of one precision. ``clips``: clip -> agreement. ``alone``: number of detections
+    without a partner, over all clips, and how many of these have one below the threshold.
     Only for int8: ``layers``: number of layers that multiply; ``float_layers``: how many of them
     stay float; ``float_macs``: the float layers' share of the MACs."""
 
@@ -59,7 +59,7 @@ def rows(
     engines_too: Sequence[str] = (),
 ) -> Iterator[Row]:
     """Yield a row for fp16, one for bf16, and two for each kind of int8: first with every layer in
-    int8, then with those layers in float that the search chose.
+    int8, then with some layers in float, which the search chose.
 
     fp16 and bf16 are each followed by a row for every engine in ``engines_too`` (NAME, or
     NAME:OPTION=VALUE) that supports the precision on this machine.
@@ -167,11 +167,11 @@ def crossings(
     a_below: Sequence[Detections],
     b_below: Sequence[Detections],
 ) -> int:
-    """Return how many detections of ``a`` have a partner in ``b`` only below the threshold, or vice
-    versa.
+    """Count the detections of ``a`` whose partner in ``b`` scores below the threshold, and those of
+    ``b`` whose partner in ``a`` does.
 
     ``a_below``, ``b_below``: the detections of the same frames at a lower threshold, best first.
-    They begin with the boxes of ``a`` or ``b``, because only a better box makes NMS drop a box.
+    The boxes of ``a`` (or ``b``) come first: NMS drops a box only for a box that scores higher.
     """
     count = 0
     for ours, theirs, ours_below, theirs_below in zip(a, b, a_below, b_below, strict=True):
@@ -182,8 +182,8 @@ def crossings(
 
 
 def _found_below(one: Detections, paired: set[int], below: Detections, above: int) -> int:
-    """Return how many detections outside ``paired`` have a partner below the threshold. ``above``:
-    the number of boxes above the threshold; they come first in ``below``."""
+    """Return how many detections outside ``paired`` have a partner below the threshold. The first
+    ``above`` boxes of ``below`` score above the threshold."""
     if len(below) == above:
         return 0
     fits = overlaps(one.boxes, below.boxes[above:]) >= IOU
@@ -210,14 +210,12 @@ def table(results: Sequence[Row], calibration: str) -> str:
     lines.append("")
     for row in results:
         alone, crossed = row.alone
-        share = (
-            f"; {crossed} ({crossed / alone:.0%}) have a partner below the threshold"
-            if alone
-            else ""
+        share = f"; {crossed} ({crossed / alone:.0%}) have one below it" if alone else ""
+        lines.append(
+            f"{row.precision}: {alone} detections without a partner above the threshold{share}"
         )
-        lines.append(f"{row.precision}: {alone} detections without a partner{share}")
     counts = [
-        f"{name} {results[0].clips[name].frames} frames, {results[0].clips[name].reference}"
+        f"{results[0].clips[name].reference} in {results[0].clips[name].frames} frames of {name}"
         for name in clips
     ]
     return "\n".join([*lines, f"detections of {results[0].model} in fp32: {'; '.join(counts)}"])

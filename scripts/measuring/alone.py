@@ -19,7 +19,7 @@ WARM_UP = 3  # inferences per request before each turn; meanwhile other engines'
 
 
 class Variant(NamedTuple):
-    """``requests``: how many run at once. ``threads``: per request. 0: the engine chooses."""
+    """``requests``: how many at once. ``threads``: per request. 0 in either: the engine chooses."""
 
     engine: str
     precision: str

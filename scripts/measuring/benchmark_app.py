@@ -1,5 +1,5 @@
-"""Compare the openvino engine with OpenVINO's benchmark_app: our inference of pictures in memory,
-and our whole loop."""
+"""Compare OpenVINO's benchmark_app with our openvino engine: with its inference of pictures in
+memory, and with our whole loop."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ START = (
 HINTS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}  # an int8 graph itself says what is int8
 THEIRS, HINTED, MEMORY, LOOP = (
     "benchmark_app",
-    "benchmark_app, its own choice",
+    "benchmark_app, its own settings",
     "ours, from memory",
     "ours, in the loop",
 )
@@ -62,7 +62,7 @@ def read_fps(output: str) -> float:
 def others_share(summary: Mapping[str, Any]) -> float:
     """Return the share (0 to 1) of the process's CPU time that was not spent on inference.
 
-    The times of library threads cover only the steady state, so we extrapolate them to the run.
+    Library threads' times cover only the steady state, so we extrapolate them to the whole run.
     """
     cpu = summary["cpu"]
     libraries = cpu["libraries"]
@@ -77,18 +77,18 @@ HEAD = (
     "network, precision",
     "requests x threads",
     "benchmark_app, FPS",
-    "its own choice, FPS",
-    "from memory, ratio",
+    "benchmark_app, its own settings, FPS",
+    "ours from memory / benchmark_app",
     f">= {AIM:g}",
-    "loop, ratio",
-    "share of other stages",
-    "loop / its target",
+    "our loop / benchmark_app",
+    "CPU share of other stages",
+    "our loop / its target FPS",
     f">= {AIM:g} x (1 - share)",
 )
 
 
 def cells(rows: Mapping[str, Sequence[Row]]) -> list[str]:
-    """Return the cells of one network and precision."""
+    """Return the cells of one network and precision, from the third column on."""
     memory = ratios(rows[MEMORY], rows[THEIRS], "fps")
     loop = ratios(rows[LOOP], rows[THEIRS], "fps")
     shares = [row["others"] for row in rows[LOOP]]
@@ -109,8 +109,8 @@ def cells(rows: Mapping[str, Sequence[Row]]) -> list[str]:
 @click.option("--network", "networks", multiple=True, type=click.Choice(list(NETWORKS)))
 @click.option("--precisions", default="fp32,int8")
 @click.option("--requests", type=int, help="Requests in flight.  [default: cores / threads]")
-@click.option("--threads", default=1, help="Per request.")
-@click.option("--frames", default=300, help="Frames of runs with the loop.")
+@click.option("--threads", default=1, help="Threads per request.")
+@click.option("--frames", default=300, help="Frames of each run of the loop.")
 @click.option("--seconds", default=10, help="Length of each run on pictures in memory.")
 @click.option("--rounds", default=5)
 @quick_option
@@ -255,7 +255,7 @@ def export_graph(name: str, precision: str, target: Path) -> None:
 @click.argument("threads", type=int)
 @click.argument("seconds", type=float)
 def memory_turn(name: str, precision: str, requests: int, threads: int, seconds: float) -> None:
-    """Repeat a turn of ``scripts/bench alone`` for ``seconds``."""
+    """Repeat a turn of ``scripts/bench alone`` for ``seconds``; print the mean FPS."""
     from detector.core import engines
     from detector.core.run.prepare import prepare_network
     from detector.core.run.quantize.frames import read_frames
