@@ -110,7 +110,11 @@ def test_outputs_of_runs_are_ignored_without_a_note() -> None:
 
 def test_missing_source_gets_a_hint() -> None:
     make("a.mp4", "c d.mp4")
-    for typed, hint in (("a.mp4 b.mp4", "-o b.mp4"), ("c d.mp4", "did you mean 'c d"), ("a.mp4 b", "path")):
+    for typed, hint in (
+        ("a.mp4 b.mp4", "-o b.mp4"),
+        ("c d.mp4", "did you mean 'c d"),
+        ("a.mp4 b", "path"),
+    ):
         with pytest.raises(SourceError, match=hint):
             gather_sources(typed.split())
 
