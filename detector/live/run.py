@@ -363,7 +363,7 @@ class _LiveRun:
                 running.change(camera, settings)
             else:
                 new_parts = self._plan.parts(self._source)
-                # Set the head last: it may pass boxes below --conf, which only a tracker handles.
+                # Set the new head last: only the new stages handle its boxes below --conf.
                 parts.between, parts.head = {**new_parts.between, **parts.between}, new_parts.head
         self._around.say(f"{camera}: {changes}; lines and zones are in {path}")
         return changes, path

@@ -17,7 +17,7 @@ from detector.lab.analysis.diff import change
 from detector.lab.compare.rounds import Rounds, take_rounds
 from detector.lab.session.comparison import About, Comparison, Round
 
-# STEP, WHITE, DRIFT and BURST are in logarithms of a turn's time.
+# A turn is one timed run. STEP, WHITE, DRIFT and BURST apply to the logarithm of its time.
 MEMORY = 0.8  # coefficient of the autoregressive process
 STEP, WHITE = 0.015, 0.015  # standard deviations of the process's steps, and of white noise
 DRIFT = 0.2  # largest drift from the first turn to the last

@@ -17,7 +17,7 @@ class Part:
     # Points from the lower front over the top to the lower rear.
     profile: tuple[tuple[float, float], ...]
     half: tuple[float, ...]  # half the width at each point
-    skins: tuple[str, ...]  # of each strip to the next point: paint, glass, trim, box or back
+    skins: tuple[str, ...]  # from each point to the next: paint, glass, trim, box or back
     # Outlines on both sides, in profile coordinates.
     windows: tuple[tuple[tuple[float, float], ...], ...] = ()
     paint: str = "paint"  # the skin of the sides

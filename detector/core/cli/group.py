@@ -127,7 +127,7 @@ class DefaultGroup(click.Group):
 
 
 def _words_before(args: list[str]) -> list[str]:
-    """Return the words before the one that a shell completes, with one of our commands first."""
+    """Return the words before the completed one, beginning with the command that they imply."""
     from detector.core.config.elsewhere import WORDS
 
     if not args or args[0] in (*FLAGS, "--version"):

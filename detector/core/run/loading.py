@@ -62,7 +62,7 @@ class LoadedModel:
         self.network, self.change = change(self.network), change
 
     def close(self, runs: Sequence[SourceRun]) -> None:
-        """Close the engine after its last source. Errors of closing hide no earlier errors."""
+        """Close the engine after its last source. If that fails, too, an earlier error is kept."""
         from detector.core.engines.base import translated
 
         failed = any(isinstance(run.error, EngineError) for run in runs)
@@ -151,7 +151,7 @@ def load_model(
         own = engines.only_engine(config.network.model) == requested and engines.is_installed(
             requested
         )
-        # The front end of an engine's own file format reports a missing library itself.
+        # The code that reads an engine's own files, such as plans, reports a missing library.
         if requested != "auto" and not own:
             engines.check_installed(requested)
     with timer.phase("load"):
@@ -176,7 +176,7 @@ def load_model(
     with timer.phase("import"):
         engines.load_library(name)
     with timer.phase("load"):
-        # With --sync there are spare requests, too, but one runs at a time, with all threads.
+        # There are spare requests even with --sync, which runs one at a time, with all threads.
         spare = config.loop.queue_batches + 1 + spare_requests
         prepared = prepare_network(
             network,

@@ -20,7 +20,7 @@ EXIF_WITHIN = 1 << 17  # bytes searched at either end of a file; a JPEG's EXIF h
 EXIF, TAKEN, ZONE_OF_TAKEN = 34665, 36867, 36881
 SIZES = {1: "B", 2: "B", 3: "H", 4: "I", 13: "I", 16: "Q"}  # maps a type to struct's letter
 REDUCED = 1  # bit of SUBFILE: a smaller copy of another page
-# Compressions that libtiff decodes or refuses. For others, libtiff returns a black picture.
+# libtiff decodes these compressions or reports an error. For others, it returns a black picture.
 COMPRESSIONS: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8, 32766, 32771, 32773, 32809, 32909, 32946)
 COMPRESSIONS += (34661, 34676, 34677, 34887, 34925, 50000, 50001)
 PARTS, MOST_PARTS = (273, 279, 324, 325), 1 << 16  # positions and lengths of strips and tiles

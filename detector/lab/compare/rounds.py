@@ -56,9 +56,9 @@ Watch = Callable[[str, int, int], object]  # called with a step, its number and 
 class Rounds:
     """A plan to compare every engine with every precision, batch size and model.
 
-    ``rounds``: timed turns of each variant; None to stop when every row is decided or ``seconds``
-    have passed. ``usual``: the engine and precision that ``detect`` would choose; they get a row,
-    too. ``dice``: the random generator for the order.
+    ``rounds``: how often each variant is timed. None: until each is known to be faster, slower or
+    equal, or ``seconds`` have passed. ``usual``: the engine and precision that ``detect`` would
+    choose; they get a row, too. ``dice``: the random generator for the order.
     """
 
     source: str
@@ -172,7 +172,7 @@ def run_in_turns(
     stays: Callable[[Sequence[Variant], Sequence[list[Detections]]], Collection[int]],
 ) -> tuple[list[Variant], list[list[Detections]]]:
     """Run configurations in turns; return the variants, and their detections in the first round.
-    Configurations open until ``opens`` returns False. ``stays`` gives the indexes to run again."""
+    Open them in order until ``opens`` returns False. ``stays`` gives the indexes to run again."""
     variants = [
         Variant(one.runtime.engine, one.runtime.precision, one.runtime.batch) for one in configs
     ]
@@ -330,7 +330,7 @@ def _run_reference(
     workers: Workers, plan: Rounds, engines: Sequence[str], first: int, sibling: Variant
 ) -> tuple[str, list[Detections]] | None:
     """Run the model of ``sibling`` in fp32 on the first engine that can run it. Return the name and
-    detections of this run. ``first``: the number of ``sibling``."""
+    detections of this run. ``first``: the index of ``sibling``."""
     model = sibling.model
     for number, engine in enumerate(dict.fromkeys([*engines, choose_by_rank()[0]])):
         at = -1 - number - 100 * first  # a number that no other process has

@@ -290,7 +290,7 @@ def _add_row(
 
 
 def _find_picture(path: Path, entry: dict[str, Any], lookup: Lookup) -> int | None:
-    """Find an entry's picture by the file that our sink read (``source``) or wrote, or by frame."""
+    """Find an entry's picture by ``source`` (which our sink writes), ``file_name`` or frame."""
     frame = _frame_index(entry)
     at = None
     for name in (str(entry[key]) for key in ("source", "file_name") if key in entry):

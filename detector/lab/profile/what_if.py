@@ -2,7 +2,7 @@
 
 Each change runs between two unchanged runs, on the same first frames of the source. A run writes
 the outputs of the profiled command, and no profiler is on. Its time is from opening the source to
-closing the outputs. With a stand-in for write, it includes neither opening nor closing the outputs.
+closing the outputs. If ``write`` is replaced, the time excludes opening and closing them.
 stand_ins.py replaces stages.
 """
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from detector.core.sinks.base import Sink
     from detector.core.sources.base import Source
 
-# A gain counts only if every round shows it. In more rounds than this, chance would disturb one.
+# A gain counts only if every round shows it. In more than MAX_ROUNDS, noise would spoil one.
 ROUNDS, MAX_ROUNDS = 3, 10
 USUAL_ROUNDS = 5  # the number of frames is chosen so that this many rounds fit into the budget
 MIN_FRAMES = 24  # frames of a run, even if the budget allows fewer

@@ -23,7 +23,7 @@ ANNOTATED, COPY, NONE = "annotated", "copy", "none"
 SILENCE_NS = 10 * NS
 # Annotated recordings skip a connection's first second of sound, which arrives in a burst.
 SETTLE_NS = NS
-# In this time, at most one new size begins a file; annotated pictures of other sizes are scaled.
+# A new size begins a file at most once in this time. Until then, annotated pictures are scaled.
 LEAST_NS = 10 * NS
 
 

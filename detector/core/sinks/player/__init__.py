@@ -22,7 +22,7 @@ class PlayerSink(RowsSink):
     ending = "-player"
     kinds = ("video",)
     order = 1
-    # Even with --only-detections, all rows are written: a row's boxes are shown until the next row.
+    # Even with --only-detections, all rows are written: rows without detections clear the boxes.
     options = ("remark", "only_detections")
     untouched = True
 

@@ -22,11 +22,11 @@ class Schedule(Protocol):
 class Stage(ABC):
     """One stage for one source, such as a tracker: called with each frame and its detections.
 
-    ``turned_on_by``: group and name of an option, as a literal. Only runs with that option import
-    the stage; None: every run imports it and calls ``settings``. ``what`` begins a sentence of the
-    verdict ("Following the objects"). ``advice``: options that reduce the stage's work.
-    Stages are sorted by ``order``, then by name. A stage that can skip inference for some frames
-    has a ``schedule``, and gets no detections for skipped frames.
+    ``turned_on_by``: group and name of an option. Only runs with that option import the stage, so
+    write them as a literal. None: every run imports the stage and calls ``settings``. ``what``
+    begins a sentence of the verdict ("Following the objects"). ``advice``: options that reduce the
+    stage's work. Stages are sorted by ``order``, then by name. A stage that can skip inference for
+    some frames has a ``schedule``, and gets no detections for skipped frames.
 
         >>> class BestStage(Stage):
         ...     what = "Keeping the best object"
@@ -54,7 +54,7 @@ class Stage(ABC):
 
     @classmethod
     def lowest_conf(cls, settings: Any) -> float:
-        """Return the lowest score that the stage needs. The stage drops detections below --conf."""
+        """Return the lowest score that the stage needs. It must itself drop boxes below --conf."""
         return 1.0
 
     @classmethod

@@ -72,8 +72,8 @@ def _list_tensors(model: onnx.ModelProto) -> set[str]:
 
 
 def _map_floats(model: onnx.ModelProto, others: set[str]) -> dict[str, str]:
-    """Return name -> float tensor of this graph. The name is that of the same tensor in an fp32
-    graph. ``others``: the other graph's tensors."""
+    """Return name -> float tensor of this graph. The name is what the tensor was called before
+    any conversion to another precision. ``others``: the other graph's tensors."""
     from onnx import TensorProto
 
     constants = {tensor.name for tensor in model.graph.initializer}

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from detector.core.models.base import Network
 
 Array = NDArray[Any]
-# A layer is at fault if its outputs differ STEP times as much as its inputs. A difference that
-# grows less at each layer is accumulated rounding.
+# A layer is at fault if its outputs differ STEP times as much as its inputs. If the difference
+# grows by less than this factor at every layer, it is accumulated rounding.
 STEP = 3.0
 BOX_PIXELS = 0.01  # on the same input, correct heads and NMS agree up to float32 rounding
 

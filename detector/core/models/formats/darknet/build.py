@@ -102,7 +102,7 @@ class DarknetGraph:
         return self.builder.activation(f"{layer.index}", layer.activation, out)
 
     def _add_shortcut(self, layer: Shortcut) -> str:
-        """Sum the inputs that have no fewer channels than the first. Then add the narrower ones."""
+        """Sum the inputs with at least as many channels as the first. Then add narrower inputs."""
         name = f"{layer.index}.shortcut"
         channels = layer.channels
         wide, narrow = [self.tensors[layer.inputs[0]]], []

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class ForeignGraph:
     """``dims``, ``types``: shape and type of every tensor, from the latest ``infer``. ``sizes``:
-    inputs for the picture's size. ``declared``: shapes of outputs as the file states them; {} if
-    we change size or batch. ``uses_declared``: outputs whose ``dims`` are the declared ones."""
+    inputs that take the picture's size. ``declared``: shapes of outputs as the file states them; {}
+    if we change size or batch. ``uses_declared``: outputs whose ``dims`` are the declared ones."""
 
     name: str
     opset: int
@@ -54,7 +54,7 @@ class ForeignGraph:
 
     def _take_declared(self, name: str) -> bool:
         """Use the declared shape of an output if inference leaves two or more dimensions unknown. A
-        single unknown dimension is a list's length, for which the file states only an example."""
+        single unknown dimension is the length of a list; the file's number is only an example."""
         declared = self.declared[name]
         inferred = self.dims.get(name, (None,) * len(declared))
         fits = len(inferred) == len(declared) and all(
@@ -146,7 +146,7 @@ class ForeignGraph:
 
 
 def constant_of(node: onnx.NodeProto) -> onnx.TensorProto | None:
-    """Return the tensor of a Constant node; None for other nodes and for plain numbers."""
+    """Return a Constant node's tensor; None for other nodes, and if it holds plain numbers."""
     if node.op_type != "Constant" or node.domain not in ("", "ai.onnx") or len(node.output) != 1:
         return None
     values = [attribute.t for attribute in node.attribute if attribute.name == "value"]

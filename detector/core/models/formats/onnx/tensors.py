@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 MAX_RANK = 32  # dimensions; the limit of numpy 1.x
 MAX_SIDE = 1 << 40
 MAX_DIGITS = 18  # in an offset or a length
-SHARED = 10  # on average, at most this many tensors may share a byte of a file
+SHARED = 10  # tensors may overlap, but need at most this many times the files' bytes
 
-# Element type -> (bits of one element, field that holds the values, elements in one value).
+# Element type -> (bits per element, protobuf field, elements packed into one entry of the field).
 BITS = {
     "FLOAT": (32, "float_data", 1),
     "UINT8": (8, "int32_data", 1),

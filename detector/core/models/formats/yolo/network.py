@@ -239,8 +239,8 @@ class YoloGraph:
 
 
 def spread_over_pixels(weight: Floats) -> Floats:
-    """Convert the weights of a convolution that reads 2x2 pixels as channels, [out, 4*c, k, k], to
-    those of an equivalent convolution of the pixels themselves, [out, c, 2k, 2k].
+    """Convert convolution weights [out, 4*c, k, k], for blocks of 2x2 pixels as channels, to
+    equivalent weights [out, c, 2k, 2k], for the pixels themselves.
 
     The channels hold the pixels in the order of YOLOX's Focus (Apache-2.0), as listed below.
     """
