@@ -66,7 +66,7 @@ def test_reply_to_an_invalid_hello_contains_the_version():
 
 
 @pytest.mark.slow
-def test_process_is_restarted_after_a_crash_and_close_removes_the_folder(tmp_path, monkeypatch):
+def test_crashed_process_is_restarted_and_closing_removes_the_folder(tmp_path, monkeypatch):
     out = tmp_path / "out"
     (out / "files").mkdir(parents=True)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -1,8 +1,8 @@
 """Parse and build with the real TensorRT for RTX, which needs no GPU for that. Append the graph and
 the settings to the plan, since the fake runtime computes from them.
 
-We fake only features of TensorRT that TensorRT for RTX 1.7.1.116 ignores with a warning (timing
-cache, hardware compatibility) or cannot build (plans with a runtime, for lack of libnvinfer_lean).
+We fake only what TensorRT for RTX 1.7.1.116 lacks. With a warning, it ignores a timing cache and
+hardware compatibility. Without libnvinfer_lean, it cannot build plans that contain a runtime.
 """
 
 import json
@@ -93,7 +93,7 @@ def _settings(network: Any, config: Any, profiles: list[Any]) -> dict[str, Any]:
     return {
         "network": network.name,
         "inputs": [one.name for one in inputs],
-        # Outputs come first, so that callers that expect inputs first fail.
+        # Outputs come first, so that a caller fails if it relies on inputs being first.
         "tensors": {one.name: (one.dtype.name, [*one.shape]) for one in (*outputs, *inputs)},
         "profiles": [
             {one.name: [[*shape] for shape in profile.get_shape(one.name)] for one in inputs}

@@ -172,7 +172,7 @@ def test_check_reports_all_errors_of_a_list_and_opens_no_camera(tmp_path):
     wrong = [
         "{name: a b, url: 'rtsp://u:${NOT_SET}@127.0.0.1:1/1', rate: fast}",  # three errors
         "{name: c, uri: 'rtsp://127.0.0.1:1/2'}",
-        "{name: d, url: 'rtsp://127.0.0.1:1/3', classes: [persn]}",  # reported only without others
+        "{name: d, url: 'rtsp://127.0.0.1:1/3', classes: [persn]}",  # hidden by other errors
     ]
     more = ["{name: D, url: 'rtsp://127.0.0.1:1/4'}, {url: '0', classes: [dog], tiles: big}"]
     more_options = ["--webhook", "localhost:9000", "--mqtt", "localhost/dv", "--serve", "0.0.0.0:0"]

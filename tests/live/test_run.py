@@ -136,7 +136,7 @@ def feeds(monkeypatch, tmp_path, loaded) -> Feeds:
     monkeypatch.setattr(roster, "Collector", make_collector)
     monkeypatch.setattr(plans, "load_model", lambda *_, **__: replace(loaded, notes=[]))
     monkeypatch.setattr(live, "MONITOR_S", 0.02)
-    monkeypatch.setattr(live, "STOP_TIMEOUT_S", PATIENCE_S)  # tests count the last pictures, too
+    monkeypatch.setattr(live, "STOP_TIMEOUT_S", PATIENCE_S)  # so that stopping loses no picture
     monkeypatch.setattr(collect, "SLICE_NS", 10_000_000)  # so that the end is noticed soon
     monkeypatch.chdir(tmp_path)
     return feeds
@@ -446,7 +446,7 @@ def test_frames_option_ends_the_run(feeds):
     assert is_accounted_for(result.summary.streams[0])
 
 
-def test_run_counts_with_lines_drawn_in_an_earlier_run(feeds, tmp_path):
+def test_lines_drawn_in_an_earlier_run_are_used_for_counting(feeds, tmp_path):
     folder, said = tmp_path / "counts", []
     folder.mkdir()
     (folder / "zones.yaml").write_text("lines: {gate: [[0.5, 0], [0.5, 1]]}")

@@ -98,8 +98,8 @@ def test_lost_device_is_reported_and_opened_again() -> None:
     device.pictures = 5
 
     def plug_in(spec: int | str) -> Device:
-        if device.opened:  # the second opening; the test's thread might set this too late
-            device.pictures = 10**9
+        if device.opened:  # the second opening
+            device.pictures = 10**9  # set here, since the test's thread might be too late
         return device.open(spec)
 
     feed.open_capture = plug_in  # type: ignore[attr-defined]

@@ -150,7 +150,7 @@ def test_raw_pixels_are_refused_with_a_hint(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [{}, {"subsampling": "4:0:0", "range": "limited"}])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_avif_equals_pillow(orientation: int, options: dict, tmp_path: Path) -> None:
-    """cv2 alone ignores the orientation, and treats grey of limited range as of full range."""
+    """cv2 alone ignores the orientation, and reads limited-range grey as full-range grey."""
     image = pytest.importorskip("PIL.Image")
     ops = pytest.importorskip("PIL.ImageOps")
     exif = image.Exif()

@@ -158,7 +158,7 @@ def test_folder_with_nothing_to_read_is_refused(files: list[str], expected: list
     assert counted(str(refused.value)) == expected
 
 
-def test_note_of_an_opened_folder_includes_videos() -> None:
+def test_folder_opened_as_one_source_notes_its_videos_as_skipped() -> None:
     make("P/a.jpg", "P/b.jpg", "P/v.mkv", "P/n.txt")
     for frames in (None, 1):
         with sources.open("P", frames=frames) as source:

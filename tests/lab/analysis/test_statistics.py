@@ -80,7 +80,7 @@ def test_one_round_less_than_fewest_rounds_cannot_decide():
 def test_interim_analyses_together_spend_the_whole_error_rate():
     assert sum(share_of_look(rounds, False) for rounds in range(1, 31)) == pytest.approx(1)
     assert share_of_look(7, False) == 0
-    for at, look in enumerate(LOOKS):  # if the last look is after ``look`` rounds
+    for at, look in enumerate(LOOKS):  # any look may be the last, which spends what is left
         spent = sum(share_of_look(one, False) for one in LOOKS[:at])
         assert spent + share_of_look(look, True) == pytest.approx(1)
 
@@ -129,7 +129,7 @@ def test_slow_stretch_widens_the_interval_of_a_mean():
 
 
 def test_comparison_of_means_equals_a_calculation_by_hand():
-    """Blocks of 9 and 11 have the mean 10 and the standard deviation sqrt(8 / 7)."""
+    """The blocks' means are 9 and 11: their mean is 10, their standard deviation sqrt(8 / 7)."""
     run = np.repeat([9.0, 11.0] * 4, 2)
     result = compare_means(run, run)
     error = math.sqrt(8 / 7) / 10 * math.sqrt(1 + 1 / 8) * math.sqrt(2)

@@ -390,7 +390,7 @@ def test_option_that_conflicts_with_where_is_refused_with_advice(option, advice)
         _refuse_with_where({option: "x"})
 
 
-def test_config_of_one_side_cannot_be_combined_with_option_config():
+def test_config_file_inside_a_side_conflicts_with_the_config_flag():
     with pytest.raises(UsageError, match="--config"):
         parse_words("ort a.yaml", "b.yaml", {})
 

@@ -100,7 +100,7 @@ def test_hours_of_a_filter_follow_local_time(tmp_path: Path, local_time) -> None
 
 
 def test_limit_per_minute_leaves_room_for_other_sources(tmp_path: Path) -> None:
-    """One busy line cannot use up the limit: events of other zones and of the camera pass."""
+    """One busy line cannot use up the limit: events of other zones and of the camera still pass."""
     now = [0.0]
     limits = "webhook: {per_minute: 3}, snapshots: {per_minute: 1}"
     event_filters = filters(tmp_path, limits, clock=lambda: now[0])
