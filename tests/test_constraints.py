@@ -53,7 +53,7 @@ VULNERABLE = {"id": "PYSEC-1", "aliases": ["CVE-1"], "fixed_in": ["2.1"], "summa
         ("2.0", False, [VULNERABLE], 1, "1 checked by PyPI, 0 not; 1 vulnerable, 1 reports"),
         ("2.0", True, [], 0, "1 checked by PyPI, 0 not; 0 vulnerable"),
         ("3.0", True, [], 0, "1 checked by PyPI"),
-        ("3.0", False, [], 3, "thing==2.0: PyPI only reports on the newest version, 3.0"),
+        ("3.0", False, [], 3, "thing==2.0: PyPI reports only on the newest version, 3.0"),
         ("2.0", True, [{**VULNERABLE, "withdrawn": "2021"}], 0, "0 vulnerable"),
     ],
 )
