@@ -14,7 +14,7 @@ from detector.core.errors import OutputError
 from detector.core.errors.writing import take_lock
 
 FILES, MARKER, ROWS, SORTED = "files", "done.json", "detections.jsonl", "sorted"
-SCRATCH = ".detect-video-item-"  # prefix of the hidden folders of unfinished items
+SCRATCH = ".detect-video-item-"  # prefix of an unfinished item's hidden folder; a digest follows
 LOCK = ".detect-video-batch"
 # Names that a job uses in its folder, including those of the results and of the dataset.
 OWN = re.compile(

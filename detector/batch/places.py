@@ -116,11 +116,11 @@ class LocalOutputs:
         return Path(self._files, name)
 
     def begin(self, name: str) -> Path:
-        with output_errors(self.folder(name)):
-            scratch = self._new_place(name)
+        scratch = self._new_place(name)
+        with output_errors(scratch):
             self.discard(name)
             self._refuse_links(name)
-            scratch.mkdir()
+            scratch.mkdir(parents=True)
         return scratch
 
     def commit(self, name: str, scratch: Path, record: ItemRecord) -> None:
@@ -151,26 +151,20 @@ class LocalOutputs:
 
     def _set_aside(self, name: str, target: Path) -> None:
         """Rename earlier results to a hidden name: a folder cannot be replaced atomically."""
-        os.rename(target, self._new_place(name))
+        aside = self._new_place(name)
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(target, aside)
 
     def _new_place(self, name: str) -> Path:
-        """Return a path for unfinished results, and make its parents."""
-        folder = self._scratch(name)
-        for above in (*reversed(folder.parents[: name.count("/")]), folder):
-            if above.is_symlink():
-                above.unlink()
-            above.mkdir(parents=True, exist_ok=True)
-        return folder / f"{_digest(name)}-{secrets.token_hex(4)}"
+        """Return a path as deep in OUT as the results will be: relative links must stay valid."""
+        return Path(self._scratch(name), *["x"] * name.count("/"), secrets.token_hex(4))
 
-    def _scratch(self, name: str) -> Path:
-        """Return the parent of unfinished results. It is as deep in OUT as that of the results:
-        relative links must stay valid. Items share it and it stays until the job ends, because
-        ext4 makes folders slowly for seconds after one was removed."""
-        return Path(self.place, f"{SCRATCH}s", *["x"] * name.count("/"))
+    def _scratch(self, name: str) -> str:
+        digest = hashlib.sha256(name.encode()).hexdigest()
+        return os.path.join(self.place, f"{SCRATCH}{digest[:16]}")
 
     def discard(self, name: str) -> None:
-        for path in self._scratch(name).glob(f"{_digest(name)}-*"):
-            remove_tree(path)
+        remove_tree(self._scratch(name))
 
     def discard_all(self) -> None:
         """Remove unfinished results of killed jobs. No other job may be running here."""
@@ -248,10 +242,6 @@ class LocalOutputs:
 
     def keep_home(self, shard: Shard, *, last: bool = False) -> None:
         """Do nothing, because ``home`` is the output folder."""
-
-
-def _digest(name: str) -> str:
-    return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 def _read_plain(path: str, most: int) -> bytes:

@@ -97,8 +97,6 @@ def run_batch(
                 return result
             finally:
                 pool.close()
-                if request.shard == WHOLE and not is_address(outputs.place):
-                    outputs.discard_all()
 
 
 def prune_batch(request: Request) -> int:

@@ -236,8 +236,9 @@ def folder_linked(harm: Harm) -> None:
 
 
 def scratch_linked(harm: Harm) -> None:
-    """Replace the scratch folders of items and of an item's parts by links. Remove the results."""
-    harm.link(harm.out / f"{SCRATCH}s")
+    """Replace the scratch folders of an item and of its parts by links. Remove the results."""
+    digest = hashlib.sha256(harm.item.encode()).hexdigest()[:16]
+    harm.link(harm.out / f"{SCRATCH}{digest}")
     key = harm.document(harm.marker)["key"]
     harm.link(harm.out / folder_name(harm.item, str(key)))
     shutil.rmtree(harm.marker.parent)

@@ -134,7 +134,6 @@ def test_joined_steps_write_what_a_single_run_writes(clip, model, outputs, tmp_p
         one.ledger.stages["infer"].calls for one in steps
     )
     assert marker.ledger.cpu_s >= joined.ledger.cpu_s
-    outputs.discard_all()
     assert os.listdir(outputs.place) == ["files"]
 
 
@@ -191,7 +190,6 @@ def test_item_that_is_not_split_needs_only_one_step(clip, model, outputs, piece,
     noted = [note for note in record.notes if note.startswith(NOT_SPLIT)]
     assert len(noted) == bool(reason)
     assert all(reason in note for note in noted)
-    outputs.discard_all()
     assert os.listdir(outputs.place) == ["files"]
 
 
@@ -235,7 +233,6 @@ def test_parts_are_kept_if_the_join_cannot_be_written(clip, model, outputs):
 
     with pytest.raises(OutputError, match="disk full"):
         do(task, model, outputs, join(3), gather=fail)
-    outputs.discard_all()
     assert [path.name for path in Path(outputs.place).iterdir()] == [parts_folder(outputs).name]
     assert do(task, model, outputs, join(3)).parts == 3
     assert outputs.read_marker(task.name).frames == 60
