@@ -1,5 +1,7 @@
 """Training restarts from weights with folded batch normalisation; files of weights are averaged."""
 
+import struct
+
 import numpy as np
 import pytest
 
@@ -59,7 +61,9 @@ def test_mix_is_the_average_of_a_checkpoint_and_shipped_weights(tmp_path):
     parts = [(options.run / "checkpoint.pt", 3.0), (SHIPPED, 1.0)]
     written = export.mix(parts, tmp_path / "mean", CFG)
     assert [path.name for path in written] == ["street.weights", "street.f16"]
-    trained = export.read(export.weights_from_checkpoint(parts[0][0], CFG), CFG)
+    weights = export.weights_from_checkpoint(parts[0][0], CFG)
+    assert struct.unpack("<3iq", weights.read_bytes()[:20])[3] == 10 * options.batch  # pictures
+    trained = export.read(weights, CFG)
     shipped = export.read(SHIPPED, CFG)
     for mean, trained_filter, shipped_filter in zip(
         export.read(written[0], CFG), trained, shipped, strict=True

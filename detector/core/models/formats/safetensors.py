@@ -47,7 +47,7 @@ def read_safetensors(path: Path) -> tuple[Contents, bytes]:
             if length < 8 or header_bytes > length - 8:
                 raise _damage_error(path, "its header reaches beyond the end of the file")
             if header_bytes > MAX_HEADER:
-                raise _damage_error(path, f"its header has {header_bytes} bytes")
+                raise _damage_error(path, f"its header has {header_bytes} bytes, over {MAX_HEADER}")
             header = json.loads(file.read(header_bytes))
     except OSError as exc:
         raise ModelError(
